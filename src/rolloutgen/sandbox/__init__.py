@@ -1,0 +1,1 @@
+"""Sandboxes: the isolated machine of one attempt. ``base`` is the contract, ``local`` the embedded default."""
