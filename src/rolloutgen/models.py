@@ -52,7 +52,7 @@ class Times:
 class Outcome:
     """How one attempt ended; what outcome.json holds beside the identity of the attempt.
 
-    ``reward`` is the verifier's number that is compared with PASS_THRESHOLD (None: no verdict, or a fail by the sandbox's
+    ``reward`` is the number that is compared with PASS_THRESHOLD (None: no verdict, or a fail by the sandbox's
     own limit), ``rewards`` all that it wrote. ``cause`` and ``message`` are set for errors only. ``turns`` counts
     model calls of the agent (None: the scaffold has none). ``details`` is evidence for people: plain JSON types.
     """
@@ -85,3 +85,12 @@ class Outcome:
     def shared(self) -> bool:
         """Whether the cause hits all trials alike, so that new attempts must pause."""
         return self.cause is not None and RULES[self.cause].shared
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEndpoint:
+    """Where scaffolds find the policy. ``base_url`` ends with ``/v1``; the key never shows in a repr."""
+
+    base_url: str
+    model_name: str
+    api_key: str = field(repr=False)

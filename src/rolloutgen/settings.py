@@ -1,0 +1,369 @@
+"""Every setting of a run: its key, meaning, unit, default and range; read once into a frozen object.
+
+A field's key is its name in upper case. The README's Parameters table is generated from here, and nobody else touches
+the environment. Defaults that depend on the choice of a layer stand in ``scripts/templates/`` and nowhere else.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rolloutgen.errors import Finding, Level
+from rolloutgen.knobs import (
+    Knob,
+    Value,
+    choice,
+    flag,
+    integer,
+    knob,
+    number,
+    optional,
+    pairs,
+    path,
+    text,
+    words,
+)
+
+SCAFFOLDS: Final[Mapping[str, bool]] = {"shell": True, "oracle": False, "nop": False}
+"""Name of every scaffold -> whether it asks a model (with one that does not, no server is started)."""
+BACKENDS: Final = ("local",)
+EGRESS: Final = ("open", "model-only", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one run. Paths are absolute; times are in seconds, sizes in MiB, lengths in tokens."""
+
+    # What is measured
+    project_name: str = knob(
+        text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "letters, digits, '.', '_', '-' (63 at most)"),
+        "name of the project; part of the log's name",
+        need="always",
+        example="swe-hard",
+    )
+    exp_name: str | None = knob(
+        optional(text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}", "letters, digits, '.', '_', '-'")),
+        "name of the run's log",
+        default="",
+        empty="`<PROJECT_NAME>-<basename of RESULTS_DIR>-<6 hex of its path>`",
+    )
+    index_file: Path = knob(path, "the base task index (parquet)", need="always", example="/data/train.parquet")
+    instances_file: Path | None = knob(
+        optional(path),
+        "the shard: one instance id a line (`#` comments and blank lines ignored)",
+        default="",
+        empty="the whole index",
+    )
+    results_dir: Path = knob(path, "folder of this node's results", need="always", example="/data/run1/node0")
+    output_index: Path = knob(
+        path, "the filtered index (0 < pass_rate < 1)", need="always", example="/data/run1/node0.parquet"
+    )
+    n_trials: int = knob(integer(1, 100_000), "trials of each instance", need="always", example="4")
+    n_concurrent: int = knob(integer(1, 10_000), "attempts that run at the same time", need="always", example="80")
+    pass_threshold: float = knob(number(-1e300), "a reward of at least this is a pass", default="1.0", measures=True)
+    attempts_per_trial: int = knob(
+        integer(1, 100), "executions of a trial that ends without a verdict, over all launches", default="3"
+    )
+    retry_exhausted: bool = knob(
+        flag, "1: trials that have used up their attempts get ATTEMPTS_PER_TRIAL more in this launch", default="0"
+    )
+    stall_timeout_sec: float = knob(
+        number(1), "the run ends (resumable) when nothing could start for so long", default="1800", unit="s"
+    )
+
+    # The policy
+    model_path: Path | None = knob(
+        path,
+        "folder of the model: a base model or a checkpoint",
+        need="always",
+        example="/models/global_step_120_hf",
+        scope="model",
+    )
+    model_setup: Path | None = knob(
+        optional(path),
+        "a script that makes MODEL_PATH where it is missing; called once with the folder as its argument",
+        default="",
+        empty="MODEL_PATH must exist",
+        scope="model",
+    )
+    temperature: float | None = knob(
+        number(0, 100),
+        "sampling temperature of every request",
+        need="always",
+        example="1.0",
+        measures=True,
+        scope="model",
+    )
+    train_temperature: float | None = knob(
+        optional(number(0, 100)),
+        "training's temperature; one that differs is refused",
+        default="",
+        empty="not checked",
+        scope="model",
+    )
+    top_p: float = knob(number(0, 1, above=True), "nucleus sampling", default="1.0", measures=True, scope="model")
+    top_k: int = knob(integer(-1), "top-k sampling (-1: off)", default="-1", measures=True, scope="model")
+    min_p: float = knob(number(0, 1), "min-p sampling (0: off)", default="0.0", measures=True, scope="model")
+    max_response_len: int | None = knob(
+        integer(1), "tokens of one answer at most", layer="scaffold", unit="tokens", measures=True, scope="model"
+    )
+
+    # The model server
+    gen_tp: int = knob(integer(1, 64), "vLLM's tensor-parallel size", default="1", scope="model")
+    gen_dp: int | None = knob(
+        optional(integer(1, 64)),
+        "vLLM's data-parallel size inside the node",
+        default="",
+        empty="GPUS_PER_NODE / GEN_TP, or 1 without GPUs",
+        scope="model",
+    )
+    gpus_per_node: int | None = knob(
+        optional(integer(0, 64)),
+        "GPUs of the node that the server may use",
+        default="",
+        empty="those that are seen",
+        scope="model",
+    )
+    vllm_max_model_len: int | None = knob(
+        integer(16),
+        "context length of the server",
+        need="always",
+        unit="tokens",
+        example="32768",
+        measures=True,
+        scope="model",
+    )
+    served_model_name: str = knob(
+        text(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", "letters, digits, '.', '_', '/', '-'"),
+        "name under which the server offers the model",
+        default="policy",
+        scope="model",
+    )
+    vllm_dtype: str | None = knob(
+        choice("auto", "bfloat16", "float16", "float32"),
+        "data type of weights and activations",
+        layer="serving",
+        measures=True,
+        scope="model",
+    )
+    gpu_memory_utilization: float | None = knob(
+        number(0, 1, above=True), "share of each GPU's memory for the server", layer="serving", scope="model"
+    )
+    tool_call_parser: str | None = knob(
+        optional(text(r"[A-Za-z0-9_.-]+", "the name of a vLLM tool-call parser")),
+        "vLLM's tool-call parser; with one, automatic tool choice is on",
+        default="",
+        empty="none",
+        measures=True,
+        scope="model",
+    )
+    vllm_extra_args: tuple[str, ...] = knob(
+        words, "further arguments of `vllm serve`, quoted as in a shell", default="", measures=True, scope="model"
+    )
+    vllm_env: Mapping[str, str] = knob(
+        pairs("NAME=VALUE"),
+        "environment of the server: words NAME=VALUE, quoted as in a shell",
+        default="",
+        scope="model",
+    )
+    vllm_port: int | None = knob(
+        optional(integer(1024, 65535)),
+        "port of the server on 127.0.0.1",
+        default="",
+        empty="a free port",
+        scope="model",
+    )
+    vllm_bin: Path | None = knob(
+        optional(path),
+        "an existing `vllm` command",
+        default="",
+        empty="an environment of our own in `.venv-vllm`",
+        scope="model",
+    )
+    venv_path: Path | None = knob(
+        optional(path), "an existing environment with this package's dependencies", default="", empty="our own, `.venv`"
+    )
+    server_start_timeout_sec: float | None = knob(
+        number(1), "the server must be ready after so long", layer="serving", unit="s", scope="model"
+    )
+
+    # The scaffold
+    scaffold: str = knob(
+        choice(*SCAFFOLDS), "the agent program that drives the model", need="always", example="shell", measures=True
+    )
+    max_turns: int | None = knob(
+        integer(1, 10_000), "model calls of one attempt at most", layer="scaffold", measures=True, scope="model"
+    )
+    agent_timeout_sec: float | None = knob(
+        optional(number(1)), "time limit of the agent", default="", empty="the task's own", unit="s", measures=True
+    )
+    verifier_timeout_sec: float | None = knob(
+        optional(number(1)), "time limit of the verifier", default="", empty="the task's own", unit="s", measures=True
+    )
+    model_call_timeout_sec: float | None = knob(
+        number(1), "one model call that takes longer has failed", layer="scaffold", unit="s", scope="model"
+    )
+
+    # The sandboxes
+    backend: str = knob(choice(*BACKENDS), "where sandboxes run", need="always", example="local")
+    local_images: Mapping[str, str] = knob(
+        pairs("IMAGE=FOLDER or IMAGE=host ('*' for every image)"),
+        "BACKEND=local: which unpacked folder serves for which image; `*=host`: the machine's own root for all",
+        default="",
+        example="'*=host'",
+        measures=True,
+    )
+    sandbox_egress: str = knob(choice(*EGRESS), "what sandboxes may reach at most", layer="backend", measures=True)
+    sandbox_cpu: float | None = knob(
+        optional(number(0, above=True)), "cores of a sandbox", default="", empty="the task's own", measures=True
+    )
+    sandbox_memory_mb: int | None = knob(
+        optional(integer(16)), "memory of a sandbox", default="", empty="the task's own", unit="MiB", measures=True
+    )
+    sandbox_start_timeout_sec: float = knob(
+        number(1), "a sandbox must be ready after so long", layer="backend", unit="s"
+    )
+    exec_output_max_mb: int = knob(
+        integer(1, 1024), "output kept of one command (head and tail)", layer="backend", unit="MiB", measures=True
+    )
+
+    @property
+    def uses_model(self) -> bool:
+        return SCAFFOLDS[self.scaffold]
+
+    @property
+    def policy(self) -> "Policy":
+        """The settings of the model that is asked; only for scaffolds that ask one."""
+        return Policy(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Policy)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What every run that asks a model has; meanings and units as in Settings."""
+
+    model_path: Path
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    max_response_len: int
+    max_turns: int
+    model_call_timeout_sec: float
+    vllm_max_model_len: int
+    served_model_name: str
+    vllm_dtype: str
+    gpu_memory_utilization: float
+    server_start_timeout_sec: float
+
+
+KNOBS: Final[Mapping[str, Knob]] = {
+    field.name.upper(): field.metadata["knob"] for field in dataclasses.fields(Settings)
+}
+"""Key -> its declaration, in the order of the Parameters table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What could be read of a config.
+
+    ``settings`` holds stand-ins (None) for the keys in ``invalid``: use it only where ``invalid`` is empty, or for
+    checks that need none of those keys. ``values`` holds every key that was set, with its text and place.
+    """
+
+    settings: Settings
+    values: Mapping[str, Value]
+    findings: tuple[Finding, ...]
+    invalid: frozenset[str]
+
+
+_STAND_IN: Final[Mapping[str, object]] = {"scaffold": "nop", "backend": "local"}
+
+
+def read_settings(values: Mapping[str, Value], base: Path) -> Draft:
+    """Parse every key; relative paths are taken from ``base``. Reports all that is wrong at once; raises nothing."""
+    findings: list[Finding] = []
+    parsed: dict[str, object] = {}
+    invalid: set[str] = set()
+    scaffold = values.get("SCAFFOLD")
+    uses_model = SCAFFOLDS.get(scaffold.text, True) if scaffold else True
+    for key, declared in KNOBS.items():
+        problem = _read_one(key, declared, values, uses_model, base, parsed)
+        if problem is not None:
+            findings.append(problem)
+            invalid.add(key)
+            parsed[key.lower()] = _STAND_IN.get(key.lower())
+    findings.extend(_unknown_keys(values))
+    if not uses_model:
+        findings.extend(_unused_keys(values))
+    settings = Settings(**parsed)  # type: ignore[arg-type]  # built by name from the same declarations
+    return Draft(settings, dict(values), tuple(findings), frozenset(invalid))
+
+
+def _read_one(
+    key: str,
+    declared: Knob,
+    values: Mapping[str, Value],
+    uses_model: bool,
+    base: Path,
+    parsed: dict[str, object],
+) -> Finding | None:
+    """Put the typed value of ``key`` into ``parsed``, or say what is wrong with it."""
+    value = values.get(key)
+    used = uses_model or declared.scope != "model"
+    needed = used and bool(declared.need or declared.layer)
+    if value is None or (value.text == "" and declared.default is None):
+        if needed:
+            return _missing(key, declared, value)
+        if declared.default is None:
+            parsed[key.lower()] = None
+            return None
+    source = value if value is not None else Value(declared.default or "", "default")
+    try:
+        result = declared.parse(source.text)
+    except ValueError as error:
+        return Finding(Level.FATAL, key, f"{error}; it is {source.text!r}", source.where, _advice(key, declared))
+    parsed[key.lower()] = base / result if isinstance(result, Path) else result
+    return None
+
+
+def _missing(key: str, declared: Knob, value: Value | None) -> Finding:
+    state = "is empty" if value is not None else "is not set"
+    return Finding(Level.FATAL, key, state, value.where if value else "", _advice(key, declared))
+
+
+def _advice(key: str, declared: Knob) -> str:
+    example = declared.example or declared.default
+    return f"{key}: {declared.meaning}" + (f"; for example {key}={example}" if example else "")
+
+
+def _unknown_keys(values: Mapping[str, Value]) -> Iterator[Finding]:
+    import difflib
+
+    for key, value in values.items():
+        if key not in KNOBS and key not in FOREIGN:
+            near = difflib.get_close_matches(key, KNOBS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see the README's Parameters"
+            yield Finding(
+                Level.FATAL, key, "is not a key of this program", value.where, f"{hint} (helper names: lower case)"
+            )
+    if "PREFLIGHT_ONLY" in values:
+        yield Finding(
+            Level.FATAL,
+            "PREFLIGHT_ONLY",
+            "belongs to the train runner",
+            values["PREFLIGHT_ONLY"].where,
+            "take it out, and use: bash scripts/infer/infer.sh --dry-run CONFIG",
+        )
+
+
+def _unused_keys(values: Mapping[str, Value]) -> Iterator[Finding]:
+    unused = [key for key in values if key in KNOBS and KNOBS[key].scope == "model"]
+    if unused:
+        scaffold = values["SCAFFOLD"].text
+        yield Finding(Level.WARN, "SCAFFOLD", f"{scaffold} asks no model: {', '.join(unused)} not used")
+
+
+FOREIGN: Final = frozenset({"PREFLIGHT_ONLY"})
+"""Keys of the train runner that users may expect here; each has an answer of its own."""
