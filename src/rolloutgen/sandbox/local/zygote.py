@@ -1,0 +1,124 @@
+"""The one helper process of a driver: forks a sandbox's init on request, reaps it, and tells how it ended.
+
+Single-threaded, loads the standard library only, knows nothing of a sandbox once it is started. As an ordinary user it
+first becomes root of a user namespace. It dies with the driver: by the end of its socket, and by the parent's death.
+"""
+
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from rolloutgen.sandbox.local import cgroups, init, linux, wire
+
+
+def main(descriptor: int, driver: int) -> None:
+    """Serve the driver (its pid) on the socket ``descriptor`` until it closes."""
+    control = socket.socket(fileno=descriptor)
+    sys.path.clear()  # nothing is loaded from now on, least of all out of a sandbox
+    user_namespace = False
+    error = ""
+    if not linux.has_capability(linux.CAP_SYS_ADMIN):
+        try:
+            init.enter_user_namespace(os.geteuid(), os.getegid())
+            user_namespace = True
+        except OSError as failure:
+            error = f"{failure.filename or 'user namespace'}: {failure.strerror}"
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != driver:
+        return
+    _raise_open_files()
+    gc.disable()
+    gc.freeze()
+    wire.send(control, {"op": "ready", "user_namespace": user_namespace, "error": error})
+    _serve(control, user_namespace)
+
+
+def _serve(control: socket.socket, user_namespace: bool) -> None:
+    readable, writable = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(readable, select.POLLIN)
+    launchers: set[int] = set()
+    while True:
+        ready = {number for number, _ in poll.poll()}
+        if readable in ready:
+            with suppress(BlockingIOError):
+                os.read(readable, 4096)
+        if control.fileno() in ready:
+            received = wire.receive(control)
+            if received is None:
+                return
+            launchers.add(_handle(*received, control, (readable, writable), user_namespace))
+        _reap(control, launchers)
+
+
+def _handle(
+    message: wire.Message, descriptors: list[int], control: socket.socket, own: tuple[int, int], user_namespace: bool
+) -> int:
+    """Do what the driver asks; the pid of the fork that starts a sandbox (0: none)."""
+    if message["op"] == "kill":
+        with suppress(ProcessLookupError):
+            os.kill(message["pid"], signal.SIGKILL)
+        return 0
+    launcher = os.fork()
+    if launcher == 0:
+        try:
+            signal.set_wakeup_fd(-1)
+            control.close()
+            for descriptor in own:
+                os.close(descriptor)
+            _start(socket.socket(fileno=descriptors[0]), message | {"user_namespace": user_namespace})
+        finally:
+            os._exit(0)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return launcher
+
+
+def _start(channel: socket.socket, request: wire.Message) -> None:
+    """In a fork: make the limits and the namespaces, fork the init into them, tell its pid, and go."""
+    limits = cgroups.Limits(request["memory_mb"], request["cpus"], request["pids"])
+    try:
+        group = cgroups.create(request["launch_id"], request["name"], limits)
+        kinds = os.CLONE_NEWNS | os.CLONE_NEWPID | os.CLONE_NEWIPC | os.CLONE_NEWUTS
+        os.unshare(kinds | (0 if request["network"] == "open" else os.CLONE_NEWNET))
+    except OSError as error:
+        wire.send(channel, {"op": "failed", "error": f"namespaces: {error.strerror}"})
+        return
+    orphaned, held = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(held)
+        os.read(orphaned, 1)  # the end of the one that forked us: the zygote is our parent now
+        os.close(orphaned)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        init.run(channel, request, group)
+        return
+    wire.send(channel, {"op": "forked", "pid": pid, "version": group.version, "folders": group.folders})
+
+
+def _reap(control: socket.socket, launchers: set[int]) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid in launchers:
+            launchers.remove(pid)
+            continue
+        wire.send(control, {"op": "ended", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _raise_open_files() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
