@@ -5,15 +5,13 @@ the environment. Defaults that depend on the choice of a layer stand in ``script
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rolloutgen.errors import Finding, Level
 from rolloutgen.knobs import (
     Knob,
-    Value,
     choice,
     flag,
     integer,
@@ -262,108 +260,3 @@ KNOBS: Final[Mapping[str, Knob]] = {
     field.name.upper(): field.metadata["knob"] for field in dataclasses.fields(Settings)
 }
 """Key -> its declaration, in the order of the Parameters table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What could be read of a config.
-
-    ``settings`` holds stand-ins (None) for the keys in ``invalid``: use it only where ``invalid`` is empty, or for
-    checks that need none of those keys. ``values`` holds every key that was set, with its text and place.
-    """
-
-    settings: Settings
-    values: Mapping[str, Value]
-    findings: tuple[Finding, ...]
-    invalid: frozenset[str]
-
-
-_STAND_IN: Final[Mapping[str, object]] = {"scaffold": "nop", "backend": "local"}
-
-
-def read_settings(values: Mapping[str, Value], base: Path) -> Draft:
-    """Parse every key; relative paths are taken from ``base``. Reports all that is wrong at once; raises nothing."""
-    findings: list[Finding] = []
-    parsed: dict[str, object] = {}
-    invalid: set[str] = set()
-    scaffold = values.get("SCAFFOLD")
-    uses_model = SCAFFOLDS.get(scaffold.text, True) if scaffold else True
-    for key, declared in KNOBS.items():
-        problem = _read_one(key, declared, values, uses_model, base, parsed)
-        if problem is not None:
-            findings.append(problem)
-            invalid.add(key)
-            parsed[key.lower()] = _STAND_IN.get(key.lower())
-    findings.extend(_unknown_keys(values))
-    if not uses_model:
-        findings.extend(_unused_keys(values))
-    settings = Settings(**parsed)  # type: ignore[arg-type]  # built by name from the same declarations
-    return Draft(settings, dict(values), tuple(findings), frozenset(invalid))
-
-
-def _read_one(
-    key: str,
-    declared: Knob,
-    values: Mapping[str, Value],
-    uses_model: bool,
-    base: Path,
-    parsed: dict[str, object],
-) -> Finding | None:
-    """Put the typed value of ``key`` into ``parsed``, or say what is wrong with it."""
-    value = values.get(key)
-    used = uses_model or declared.scope != "model"
-    needed = used and bool(declared.need or declared.layer)
-    if value is None or (value.text == "" and declared.default is None):
-        if needed:
-            return _missing(key, declared, value)
-        if declared.default is None:
-            parsed[key.lower()] = None
-            return None
-    source = value if value is not None else Value(declared.default or "", "default")
-    try:
-        result = declared.parse(source.text)
-    except ValueError as error:
-        return Finding(Level.FATAL, key, f"{error}; it is {source.text!r}", source.where, _advice(key, declared))
-    parsed[key.lower()] = base / result if isinstance(result, Path) else result
-    return None
-
-
-def _missing(key: str, declared: Knob, value: Value | None) -> Finding:
-    state = "is empty" if value is not None else "is not set"
-    return Finding(Level.FATAL, key, state, value.where if value else "", _advice(key, declared))
-
-
-def _advice(key: str, declared: Knob) -> str:
-    example = declared.example or declared.default
-    return f"{key}: {declared.meaning}" + (f"; for example {key}={example}" if example else "")
-
-
-def _unknown_keys(values: Mapping[str, Value]) -> Iterator[Finding]:
-    import difflib
-
-    for key, value in values.items():
-        if key not in KNOBS and key not in FOREIGN:
-            near = difflib.get_close_matches(key, KNOBS, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see the README's Parameters"
-            yield Finding(
-                Level.FATAL, key, "is not a key of this program", value.where, f"{hint} (helper names: lower case)"
-            )
-    if "PREFLIGHT_ONLY" in values:
-        yield Finding(
-            Level.FATAL,
-            "PREFLIGHT_ONLY",
-            "belongs to the train runner",
-            values["PREFLIGHT_ONLY"].where,
-            "take it out, and use: bash scripts/infer/infer.sh --dry-run CONFIG",
-        )
-
-
-def _unused_keys(values: Mapping[str, Value]) -> Iterator[Finding]:
-    unused = [key for key in values if key in KNOBS and KNOBS[key].scope == "model"]
-    if unused:
-        scaffold = values["SCAFFOLD"].text
-        yield Finding(Level.WARN, "SCAFFOLD", f"{scaffold} asks no model: {', '.join(unused)} not used")
-
-
-FOREIGN: Final = frozenset({"PREFLIGHT_ONLY"})
-"""Keys of the train runner that users may expect here; each has an answer of its own."""
