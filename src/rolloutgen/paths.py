@@ -28,6 +28,8 @@ RESERVED: Final = frozenset({"run.json", "summary.csv", "trials.csv"})
 _NAME_MAX: Final = 200
 """Bytes of an encoded name; file systems allow 255, and temporary names need room."""
 _SAFE: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.+@")
+_PLAIN: Final = re.compile(r"[a-zA-Z0-9_+@-][a-zA-Z0-9_.+@-]{0,199}")
+"""Ids that are their own folder's name: nearly all."""
 _TRIAL: Final = re.compile(r"trial_(0|[1-9][0-9]*)")
 _ATTEMPT: Final = re.compile(r"trial_(0|[1-9][0-9]*)\.attempt_([1-9][0-9]*)")
 
@@ -38,6 +40,8 @@ def encode_id(instance_id: str) -> str:
     Safe bytes stand as they are, others as ``%XX``. A leading dot is encoded; so is the first byte of a name of ours
     (``run.json``). What is too long is cut and closed by ``%~`` and its SHA-256: ``%~`` occurs in no uncut name.
     """
+    if _PLAIN.fullmatch(instance_id) and instance_id not in RESERVED:
+        return instance_id
     raw = instance_id.encode("utf-8", "surrogatepass")
     parts = [chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in raw]
     if parts and (parts[0] == "." or instance_id in RESERVED):
@@ -51,6 +55,10 @@ def encode_id(instance_id: str) -> str:
 
 def trial_name(number: int) -> str:
     return f"trial_{number}"
+
+
+def attempt_name(trial: int, attempt: int) -> str:
+    return f"{trial_name(trial)}.attempt_{attempt}"
 
 
 def parse_trial_name(name: str) -> int | None:
@@ -94,7 +102,7 @@ class ResultsPaths:
         return self.instance(trial.instance.instance_id) / trial_name(trial.number)
 
     def attempt(self, trial: Trial, number: int) -> Path:
-        return self.instance(trial.instance.instance_id) / f"{trial_name(trial.number)}.attempt_{number}"
+        return self.instance(trial.instance.instance_id) / attempt_name(trial.number, number)
 
 
 def harbor_folder(attempt: Attempt) -> Path:

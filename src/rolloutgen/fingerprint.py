@@ -1,0 +1,108 @@
+"""What was measured, with what: the run's fingerprint and run.json.
+
+A resume whose fingerprint differs is refused by the names of its keys.
+"""
+
+import datetime as dt
+import importlib.metadata
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+import rolloutgen
+from rolloutgen.digests import model_digest, task_digest
+from rolloutgen.durable import replace
+from rolloutgen.errors import StoreError
+from rolloutgen.models import SCHEMA_VERSION
+from rolloutgen.records import plain
+from rolloutgen.settings import KNOBS, Settings
+
+__all__ = ["RunFile", "compare", "fingerprint", "model_digest", "read_run", "task_digest", "write_run"]
+
+_SECRET: Final = re.compile(r"key|token$|secret|passw", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """What run.json says: the identity of the run in this RESULTS_DIR."""
+
+    run_id: str
+    fingerprint: Mapping[str, Any]
+
+
+def fingerprint(settings: Settings, vllm_version: str | None, scaffold_version: str | None = None) -> dict[str, Any]:
+    """Key -> plain value of all that changes the measurement.
+
+    ``vllm_version``: None where no model is asked; ``scaffold_version``: None for the scaffolds of this package.
+    Raises StoreError where the model cannot be read.
+    """
+    used = {key: k for key, k in KNOBS.items() if k.measures and (settings.uses_model or k.scope != "model")}
+    found: dict[str, Any] = {key: plain(_masked(key, getattr(settings, key.lower()))) for key in used}
+    found["scaffold version"] = scaffold_version or rolloutgen.__version__
+    found["harbor version"] = importlib.metadata.version("harbor")
+    if settings.uses_model and settings.model_path is not None:
+        found["vllm version"] = vllm_version
+        found |= {f"MODEL_PATH/{name}": digest for name, digest in model_digest(settings.model_path).items()}
+    return found
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """One line a key that differs, ready for people: ``KEY: was OLD, is NEW``; empty: the same measurement."""
+    missing = "absent"
+    keys = sorted(old.keys() | new.keys())
+    return [f"{k}: was {old.get(k, missing)!r}, is {new.get(k, missing)!r}" for k in keys if old.get(k) != new.get(k)]
+
+
+def write_run(path: Path, settings: Settings, found: Mapping[str, Any]) -> RunFile:
+    """A new run.json with a new run id. Raises StoreError."""
+    run = RunFile(secrets.token_hex(6), dict(found))
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run.run_id,
+        "created_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "fingerprint": run.fingerprint,
+        "settings": {key: plain(_masked(key, getattr(settings, key.lower()))) for key in KNOBS},
+    }
+    replace(path, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return run
+
+
+def read_run(path: Path) -> RunFile | None:
+    """None: there is none. Raises StoreError where it cannot be read: nobody knows then what was measured."""
+    try:
+        raw = orjson.loads(path.read_bytes())
+        run_id, found = raw["run_id"], raw["fingerprint"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise StoreError(f"{path} is not a run file: {error!r}") from error
+    if not (isinstance(run_id, str) and run_id and isinstance(found, dict)):
+        raise StoreError(f"{path} is not a run file: run_id or fingerprint is not what it should be")
+    return RunFile(run_id, found)
+
+
+def _masked(key: str, value: object) -> object:
+    """``value`` without secrets, of the two keys that may carry some."""
+    if key == "VLLM_ENV" and isinstance(value, Mapping):
+        return {name: "***" if _SECRET.search(name) else text for name, text in value.items()}
+    if key == "VLLM_EXTRA_ARGS" and isinstance(value, tuple):
+        return list(_masked_words(value))
+    return value
+
+
+def _masked_words(words: tuple[str, ...]) -> Iterator[str]:
+    """``--api-key x`` and ``--api-key=x`` become ``--api-key ***`` and ``--api-key=***``."""
+    secret = False
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        hides = flag.startswith("--") and bool(_SECRET.search(flag))
+        if secret and not word.startswith("--"):
+            yield "***"
+        else:
+            yield f"{flag}=***" if hides and equals else word
+        secret = hides and not equals
