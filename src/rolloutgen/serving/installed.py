@@ -1,0 +1,88 @@
+"""What the installed vLLM says of itself and of our command line. It is never imported here, only run."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from rolloutgen.errors import Finding, FindingsError, Level
+from rolloutgen.serving.command import command_line, environment, vllm_bin
+from rolloutgen.settings import Settings
+
+_SCRIPT: Final = Path(__file__).with_name("vllm_arguments.py")
+_VERSION_SEC: Final = 60.0
+_PARSE_SEC: Final = 300.0
+_ANY_PORT: Final = 8000
+
+
+def vllm_version(settings: Settings) -> str:
+    """The version of the installed vLLM, part of the run's fingerprint. Raises FindingsError where there is none."""
+    try:
+        return _version(_ask(settings, [], 0, _VERSION_SEC))
+    except ValueError as error:
+        raise FindingsError([_broken(settings, error)]) from None
+
+
+def check_command_line(settings: Settings, gpus_seen: int) -> list[Finding]:
+    """Whether the installed vLLM takes our command line, by its own parser: in seconds, without loading the model."""
+    command = command_line(settings, settings.vllm_port or _ANY_PORT, gpus_seen, seed=0)
+    try:
+        answer = _ask(settings, [json.dumps(command[2:])], gpus_seen, _PARSE_SEC)
+        version = _version(answer)
+    except ValueError as error:
+        return [_broken(settings, error)]
+    if answer["error"]:
+        mend = "change VLLM_EXTRA_ARGS, or the key that brings this argument, or take another vLLM (VLLM_BIN)"
+        return [Finding(Level.FATAL, "vLLM", f"{version} refuses its command line: {answer['error']}", mend=mend)]
+    return [Finding(Level.OK, "vLLM", f"{version} takes its command line")]
+
+
+def vllm_python(command: Path) -> Path:
+    """The Python that runs ``vllm``: the one its first line names, else the one beside it. Raises ValueError."""
+    try:
+        with command.open("rb") as file:
+            first = file.readline(1024).decode(errors="replace").strip()
+    except OSError as error:
+        raise ValueError(f"{command} cannot be read: {error.strerror}") from None
+    named = Path(first.removeprefix("#!").strip())
+    candidates = [named] if first.startswith("#!/") and named.name.startswith("python") else []
+    for python in [*candidates, command.parent / "python", command.parent / "python3"]:
+        if os.access(python, os.X_OK):
+            return python
+    raise ValueError(f"no Python is found for {command}: neither in its first line nor beside it")
+
+
+def _ask(settings: Settings, arguments: list[str], gpus_seen: int, timeout_sec: float) -> dict[str, str]:
+    command = vllm_bin(settings)
+    if not os.access(command, os.X_OK):
+        raise ValueError(f"{command} is {'not executable' if command.exists() else 'missing'}")
+    try:
+        done = subprocess.run(
+            [vllm_python(command), _SCRIPT, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_sec,
+            stdin=subprocess.DEVNULL,
+            env=environment(settings, gpus_seen),
+        )
+        answer = json.loads(done.stdout.strip().rpartition("\n")[2])
+        return {"version": str(answer["version"]), "error": str(answer["error"])}
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"{command} cannot be asked: {error}") from None
+    except (json.JSONDecodeError, KeyError, TypeError):
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ValueError(f"{command} cannot be asked: status {done.returncode}, {last}") from None
+
+
+def _version(answer: dict[str, str]) -> str:
+    if not answer["version"]:
+        raise ValueError("its Python has no vLLM installed")
+    return answer["version"]
+
+
+def _broken(settings: Settings, error: ValueError) -> Finding:
+    ours = settings.vllm_bin is None
+    mend = "remove .venv-vllm; infer.sh makes it anew" if ours else "VLLM_BIN must name a vllm command that works"
+    return Finding(Level.FATAL, "VLLM_BIN", str(error), mend=mend)
