@@ -36,10 +36,14 @@ def load_config(path: Path) -> Draft:
     return replace(draft, findings=tuple(sorted((*findings, *draft.findings), key=_line)))
 
 
+def log_folder() -> Path:
+    return repository() / "logs"
+
+
 def log_paths(settings: Settings) -> LogPaths:
     """The logs of a run: stable across its launches (A23)."""
     exp = settings.exp_name or default_exp(settings.project_name, settings.results_dir)
-    return LogPaths(repository() / "logs", exp)
+    return LogPaths(log_folder(), exp)
 
 
 def resolve_values(draft: Draft) -> dict[str, str]:

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from rolloutgen.config import load_config, repository
+from rolloutgen.config import load_config, log_folder
 from rolloutgen.errors import FindingsError
-from rolloutgen.launches import Launch, driver, end, folders, read, read_all
+from rolloutgen.launches.record import Launch, driver, end, folders, read, read_all
 from rolloutgen.paths import LogPaths
 from rolloutgen.processes import Process, belongings, boot_id, end_all
 from rolloutgen.sandbox.local.cgroups import sweep_cgroups
@@ -31,11 +31,11 @@ def cleanup(config: Path | None) -> list[str]:
     Raises FindingsError where the config does not tell its RESULTS_DIR.
     """
     if config is None:
-        return sweep(LogPaths(repository() / "logs", "").launches)
+        return sweep(LogPaths(log_folder(), "").launches)
     draft = load_config(config)
     if "RESULTS_DIR" in draft.invalid:
         raise FindingsError(draft.findings)
-    return sweep(LogPaths(repository() / "logs", "").launches, draft.settings.results_dir)
+    return sweep(LogPaths(log_folder(), "").launches, draft.settings.results_dir)
 
 
 def sweep(launches: Path, results_dir: Path | None = None, dying_sec: float = DYING_SEC) -> list[str]:
