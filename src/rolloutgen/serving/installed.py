@@ -19,7 +19,7 @@ _ANY_PORT: Final = 8000
 def vllm_version(settings: Settings) -> str:
     """The version of the installed vLLM, part of the run's fingerprint. Raises FindingsError where there is none."""
     try:
-        return _version(_ask(settings, [], 0, _VERSION_SEC))
+        return _ask(settings, [], 0, _VERSION_SEC)["version"]
     except ValueError as error:
         raise FindingsError([_broken(settings, error)]) from None
 
@@ -29,9 +29,9 @@ def check_command_line(settings: Settings, gpus_seen: int) -> list[Finding]:
     command = command_line(settings, settings.vllm_port or _ANY_PORT, gpus_seen, seed=0)
     try:
         answer = _ask(settings, [json.dumps(command[2:])], gpus_seen, _PARSE_SEC)
-        version = _version(answer)
     except ValueError as error:
         return [_broken(settings, error)]
+    version = answer["version"]
     if answer["error"]:
         mend = "change VLLM_EXTRA_ARGS, or the key that brings this argument, or take another vLLM (VLLM_BIN)"
         return [Finding(Level.FATAL, "vLLM", f"{version} refuses its command line: {answer['error']}", mend=mend)]
@@ -57,9 +57,10 @@ def _ask(settings: Settings, arguments: list[str], gpus_seen: int, timeout_sec: 
     command = vllm_bin(settings)
     if not os.access(command, os.X_OK):
         raise ValueError(f"{command} is {'not executable' if command.exists() else 'missing'}")
+    python = vllm_python(command)
     try:
         done = subprocess.run(
-            [vllm_python(command), _SCRIPT, *arguments],
+            [python, _SCRIPT, *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -68,18 +69,15 @@ def _ask(settings: Settings, arguments: list[str], gpus_seen: int, timeout_sec: 
             env=environment(settings, gpus_seen),
         )
         answer = json.loads(done.stdout.strip().rpartition("\n")[2])
-        return {"version": str(answer["version"]), "error": str(answer["error"])}
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"{command} cannot be asked: {error}") from None
+        version, error = str(answer["version"]), str(answer["error"])
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise ValueError(f"{command} cannot be asked: {problem}") from None
     except (json.JSONDecodeError, KeyError, TypeError):
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ValueError(f"{command} cannot be asked: status {done.returncode}, {last}") from None
-
-
-def _version(answer: dict[str, str]) -> str:
-    if not answer["version"]:
-        raise ValueError("its Python has no vLLM installed")
-    return answer["version"]
+    if not version:
+        raise ValueError(f"{command} is no vLLM: its Python, {python}, has none installed")
+    return {"version": version, "error": error}
 
 
 def _broken(settings: Settings, error: ValueError) -> Finding:
