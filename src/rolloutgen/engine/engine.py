@@ -1,0 +1,145 @@
+"""The engine: ``run_attempt`` runs one attempt from start to outcome, whatever happens on the way."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from rolloutgen import scaffold
+from rolloutgen.engine.outcome import Clock, build_outcome
+from rolloutgen.engine.record import Record
+from rolloutgen.engine.rewards import read_rewards
+from rolloutgen.errors import SandboxError
+from rolloutgen.models import Attempt, ModelEndpoint, Outcome
+from rolloutgen.paths import TRANSCRIPT, harbor_folder
+from rolloutgen.sandbox.base import SandboxBackend
+from rolloutgen.scaffold.transcript import Transcript
+from rolloutgen.settings import Settings
+
+if TYPE_CHECKING:
+    from rolloutgen.engine.tasks import LoadedTask
+    from rolloutgen.engine.trial import AttemptTrial, Plan
+    from rolloutgen.scaffold.base import Scaffold
+
+_LOG: Final = logging.getLogger(__name__)
+_THREADS: Final = 4
+"""For reading and hashing tasks, making folders and waiting for the disk: short work, a few at a time are enough."""
+
+
+class Engine:
+    """Runs attempts on one event loop; one a driver. ``backend`` is open while it does; the caller closes both."""
+
+    def __init__(self, settings: Settings, backend: SandboxBackend, endpoint: ModelEndpoint | None) -> None:
+        """``endpoint`` is None for scaffolds that ask no model. Brings Harbor in (0.5 s of CPU)."""
+        os.environ.setdefault(
+            "LITELLM_LOCAL_MODEL_COST_MAP", "True"
+        )  # no look-up on the network, should it be imported
+        from rolloutgen.engine.tasks import TaskCache
+
+        self._settings = settings
+        self._backend = backend
+        self._scaffold: Scaffold | None = None
+        if settings.uses_model:
+            if endpoint is None:
+                raise ValueError(f"the scaffold {settings.scaffold} needs a model endpoint")
+            self._scaffold = scaffold.build(settings, endpoint)
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="engine")
+        self._tasks = TaskCache(self._executor)
+
+    async def close(self) -> None:
+        """Release connections and threads. Idempotent."""
+        if self._scaffold is not None:
+            await self._scaffold.close()
+        self._executor.shutdown(wait=False)
+
+    async def run_attempt(self, attempt: Attempt) -> Outcome:
+        """Run ``attempt`` in its folder. Raises CancelledError alone; its sandboxes are removed in every case."""
+        record, clock = Record(attempt), Clock()
+        loaded: LoadedTask | None = None
+        try:
+            loaded = await self._tasks.get(attempt.trial.instance.task_path)
+            await self._run(record, loaded)
+        except asyncio.CancelledError:
+            record.interrupted = True
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug of ours is an outcome too (internal), with its traceback
+            record.fail(error)
+        finally:
+            await _to_the_end(_remove_sandboxes(record))
+        digest = loaded.digest if loaded else ""
+        return build_outcome(record, clock, digest, self._settings.pass_threshold)
+
+    async def _run(self, record: Record, loaded: "LoadedTask") -> None:
+        from rolloutgen.engine.agents import build_agent
+        from rolloutgen.engine.environment import ATTEMPTS, Context
+        from rolloutgen.engine.trial import Plan
+
+        token = uuid4().hex
+        context = ATTEMPTS[token] = Context(record, self._backend, self._settings)
+        transcript = Transcript(record.attempt.folder / TRANSCRIPT, self._executor)
+        record.transcript = transcript
+        try:
+            build = partial(build_agent, self._settings.scaffold, self._scaffold, record, transcript)
+            trial = await self._make_trial(Plan(token, context, loaded, build))
+            await trial.run()
+            if record.verifier_exec is not None:
+                folder = harbor_folder(record.attempt) / "verifier"
+                loop = asyncio.get_running_loop()
+                record.rewards = await loop.run_in_executor(self._executor, read_rewards, folder)
+        finally:
+            del ATTEMPTS[token]
+            await _to_the_end(self._close_transcript(record, transcript))
+
+    async def _make_trial(self, plan: "Plan") -> "AttemptTrial":
+        """In a thread: it makes folders and validates. A cancelled caller leaves nothing open."""
+        from rolloutgen.engine.trial import AttemptTrial
+
+        making = asyncio.get_running_loop().run_in_executor(self._executor, AttemptTrial, plan)
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_discard)
+            raise
+
+    async def _close_transcript(self, record: Record, transcript: Transcript) -> None:
+        """The last line says how it ended; a transcript that cannot be written is an error of the attempt."""
+        state = record.state
+        ending = "interrupted" if record.interrupted else state.ending or record.phase.value
+        failures = [f"{failure.kind}: {failure.message}" for failure in record.failures]
+        try:
+            transcript.write("end", ending=ending, turns=state.turns, flags=sorted(state.flags), failures=failures)
+            await asyncio.get_running_loop().run_in_executor(self._executor, transcript.close)
+        except (OSError, ValueError) as error:
+            record.fail(error)
+
+
+async def _remove_sandboxes(record: Record) -> None:
+    """Every sandbox of the attempt; one that cannot be removed is left to the backend's close."""
+    for sandbox in record.sandboxes:
+        try:
+            await record.remove(sandbox)
+        except SandboxError as error:
+            _LOG.warning("a sandbox of %s could not be removed: %s", record.attempt.folder, error)
+
+
+async def _to_the_end(work: Coroutine[None, None, None]) -> None:
+    """Wait for ``work`` to end, however often the caller is cancelled meanwhile; then the cancellation goes on."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
+
+
+def _discard(making: "asyncio.Future[AttemptTrial]") -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().discard()

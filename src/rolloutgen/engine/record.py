@@ -1,0 +1,120 @@
+"""What happens in one attempt, written down while it happens: the evidence grows here, and nothing is judged here."""
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rolloutgen.engine.evidence import Evidence, Failure, Phase
+from rolloutgen.engine.rewards import RewardError, Rewards
+from rolloutgen.errors import AttemptError, CommandLostError
+from rolloutgen.models import Attempt
+from rolloutgen.outcomes import Flag
+from rolloutgen.sandbox.base import ExecResult, Sandbox, SandboxReport
+from rolloutgen.scaffold.base import State
+from rolloutgen.scaffold.transcript import Transcript
+
+_TRACEBACK_MAX = 8000
+
+
+@dataclass(slots=True)
+class Record:
+    """The notes of one attempt. Sandboxes are entered before they start, so that none is ever forgotten."""
+
+    attempt: Attempt
+    state: State = field(default_factory=State)
+    transcript: Transcript | None = None
+    phase: Phase = Phase.PREPARE
+    since: float = field(default_factory=time.monotonic)
+    seconds: dict[Phase, float] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    sandboxes: list[Sandbox] = field(default_factory=list)
+    reports: dict[int, SandboxReport] = field(default_factory=dict)
+    separate: bool = False
+    verify_begun: bool = False
+    interrupted: bool = False
+    before_verify: SandboxReport = field(default_factory=SandboxReport)
+    verifier_exec: ExecResult | None = None
+    rewards: Rewards | RewardError | None = None
+    _seen: list[BaseException] = field(default_factory=list)
+    _removed: set[int] = field(default_factory=set)
+
+    def enter(self, phase: Phase) -> None:
+        """The attempt goes on to ``phase``; the seconds of each are added up."""
+        now = time.monotonic()
+        self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + now - self.since
+        self.phase, self.since = phase, now
+
+    def fail(self, error: BaseException) -> None:
+        """Note ``error`` once, however often it is met on its way up."""
+        if any(seen is error for seen in self._seen):
+            return
+        self._seen.append(error)
+        text = "".join(traceback.format_exception(error))
+        self.failures.append(
+            Failure(
+                phase=self.phase,
+                kind=type(error).__name__,
+                message=str(error),
+                cause=error.cause if isinstance(error, AttemptError) else None,
+                command_lost=isinstance(error, CommandLostError),
+                traceback=text[-_TRACEBACK_MAX:],
+            )
+        )
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Note an AttemptError that passes through."""
+        try:
+            yield
+        except AttemptError as error:
+            self.fail(error)
+            raise
+
+    def begun(self) -> None:
+        """A command begins. The last one while grading is the verifier's script: until it ends, it has no status."""
+        if self.phase is Phase.VERIFY:
+            self.verifier_exec = None
+
+    def ended(self, command: str, result: ExecResult) -> None:
+        """Note a command that has ended; of an agent without a model, the transcript says what it ran."""
+        if result.truncated and self.phase is Phase.AGENT:
+            self.state.flags.add(Flag.TRUNCATED)
+        if self.phase is Phase.VERIFY:
+            self.verifier_exec = result
+        if self.phase is Phase.AGENT and self.state.turns is None and self.transcript is not None:
+            self.transcript.write(
+                "command", command=command, exit_status=result.exit_status, timed_out=result.timed_out
+            )
+
+    async def take_reports(self) -> None:
+        """Ask every sandbox that still stands for its evidence."""
+        for number, sandbox in enumerate(self.sandboxes):
+            if number not in self._removed:
+                self.reports[number] = await sandbox.report()
+
+    async def remove(self, sandbox: Sandbox) -> None:
+        """Take its evidence, then remove it. Idempotent; raises SandboxError, which costs no verdict."""
+        await self.take_reports()
+        self._removed.add(self.sandboxes.index(sandbox))
+        await sandbox.stop()
+
+    def evidence(self) -> Evidence:
+        """All that is known now."""
+        agents = self.reports.get(0, SandboxReport())
+        return Evidence(
+            failures=tuple(self.failures),
+            sandbox=agents,
+            grading=self.reports.get(1),
+            separate=self.separate,
+            flags=frozenset(self.state.flags),
+            agent_limit_sec=self.state.limit_sec,
+            lost_inference_sec=self.state.lost_sec,
+            lost_sandbox_sec=agents.lost_sec,
+            oom_before_verify=self.before_verify.oom,
+            agent_begun=Phase.AGENT in self.seconds or self.phase is Phase.AGENT,
+            verify_begun=self.verify_begun,
+            verifier_status=None if self.verifier_exec is None else self.verifier_exec.exit_status,
+            rewards=self.rewards,
+        )

@@ -1,0 +1,26 @@
+"""The scaffolds that are ours: agent programs that drive the model."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rolloutgen.models import ModelEndpoint
+from rolloutgen.scaffold.base import Scaffold
+from rolloutgen.settings import Settings
+
+
+def _shell(settings: Settings, endpoint: ModelEndpoint) -> Scaffold:
+    from rolloutgen.scaffold.shell import Shell
+
+    return Shell.build(settings, endpoint)
+
+
+SCAFFOLDS: Final[Mapping[str, Callable[[Settings, ModelEndpoint], Scaffold]]] = {"shell": _shell}
+"""Name -> how to build it. ``oracle`` and ``nop`` are Harbor's, and the engine's."""
+
+
+def build(settings: Settings, endpoint: ModelEndpoint) -> Scaffold:
+    """The scaffold that the settings name. Raises ValueError for a name that is not known, with those that are."""
+    maker = SCAFFOLDS.get(settings.scaffold)
+    if maker is None:
+        raise ValueError(f"no scaffold {settings.scaffold!r}; known: {', '.join(sorted(SCAFFOLDS))}")
+    return maker(settings, endpoint)
