@@ -1,0 +1,209 @@
+"""The commands of ``rolloutgen``. Only here are errors printed and exit codes chosen.
+
+stdout is the result, stderr the story.
+
+Each command brings in what it needs when it runs: ``--help`` and ``resolve`` are quick.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rolloutgen import __version__
+from rolloutgen.errors import FindingsError, RolloutgenError
+from rolloutgen.exits import Exit
+
+if TYPE_CHECKING:
+    from rolloutgen.ending import Ending
+    from rolloutgen.preflight import Report
+    from rolloutgen.reading import Draft
+
+type Arguments = argparse.Namespace
+
+_DESCRIPTION: Final = "Measure how hard agent tasks are for one frozen model."
+_EPILOG: Final = """exit codes:
+  0  every trial has a verdict (check: a run would start)
+  1  failed; resumable
+  2  usage, config or preflight: nothing was started
+  3  finished, some trials without a verdict
+  10  check, prepare: every trial has its verdict already
+  130, 143  interrupted; resumable
+
+People start runs with: bash scripts/infer/infer.sh [--dry-run] CONFIG"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    command: Callable[[Arguments], int] = arguments.run
+    try:
+        return command(arguments)
+    except FindingsError as error:
+        _tell_findings(error)
+        return Exit.USAGE
+    except RolloutgenError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return Exit.FAILED
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rolloutgen",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    check = _add(commands, "check", _check, "check everything and show the effective settings; write nothing")
+    check.add_argument("--dry-run", action="store_true", help="show also the exact command lines and a forecast")
+    _add(commands, "status", _status, "show the progress of a run from outside, also after its end")
+    _add(commands, "cleanup", _cleanup, "remove what dead launches left; results are kept", config="?")
+    commands.add_parser("parameters", help="print the README's table of keys").set_defaults(run=_parameters)
+    _add(commands, "resolve", _resolve, "for the launcher: what it must know, as NUL-terminated KEY=VALUE")
+    prepare = _add(commands, "prepare", _prepare, "for the launcher, with the lock held: record, sweep, preflight")
+    serve = _add(commands, "serve", _serve, "for the launcher: start the model server and watch it")
+    run = _add(commands, "run", _run, "for the launcher: the driver")
+    for inner in (prepare, serve, run):
+        inner.add_argument("--launch", type=Path, required=True, metavar="DIR", help="the launch's own folder")
+        about = "the process that answers for the launch; serve and run end when it is gone (default: the parent)"
+        inner.add_argument("--launcher", type=int, default=os.getppid(), metavar="PID", help=about)
+    return parser
+
+
+def _add(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Callable[[Arguments], int],
+    summary: str,
+    config: str | None = None,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    parser.add_argument("config", type=Path, nargs=config, metavar="CONFIG", help="a Bash file of assignments")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _load(arguments: Arguments) -> "Draft":
+    """The config, whatever is wrong with it."""
+    from rolloutgen.config import load_config
+
+    return load_config(arguments.config)
+
+
+def _load_valid(arguments: Arguments) -> "Draft":
+    """The config. Raises FindingsError if anything in it is fatal."""
+    draft = _load(arguments)
+    if draft.is_fatal:
+        raise FindingsError(draft.findings)
+    return draft
+
+
+def _resolve(arguments: Arguments) -> int:
+    from rolloutgen.config import resolve_values
+
+    values = resolve_values(_load(arguments))
+    sys.stdout.write("".join(f"{key}={value}\0" for key, value in values.items()))
+    return Exit.OK
+
+
+def _check(arguments: Arguments) -> int:
+    from rolloutgen.dryrun import command_lines, forecast_lines
+    from rolloutgen.preflight import preflight
+    from rolloutgen.report import settings_lines
+
+    draft = _load(arguments)
+    report = asyncio.run(preflight(draft))
+    _section("settings", settings_lines(draft))
+    _tell_report(report)
+    if arguments.dry_run and report.plan is not None and not report.fatal:
+        _section("command lines", command_lines(draft.settings, arguments.config))
+        _section("forecast", forecast_lines(report.plan))
+    return report.exit_code
+
+
+def _prepare(arguments: Arguments) -> int:
+    from rolloutgen.prepare import begin_launch, prepare
+    from rolloutgen.report import settings_lines
+
+    draft = _load_valid(arguments)
+    for line in begin_launch(draft, arguments.config, arguments.launch, arguments.launcher):
+        print(f"swept: {line}")
+    _section("settings", settings_lines(draft))
+    ending = prepare(draft, arguments.launch.name, _tell_report)
+    return Exit.OK if ending is None else _tell_ending(ending, arguments.launch)
+
+
+def _serve(arguments: Arguments) -> int:
+    from rolloutgen.run import MODEL_KEY
+    from rolloutgen.serving.serve import serve
+
+    settings = _load_valid(arguments).settings
+    return asyncio.run(serve(settings, arguments.launch, arguments.launcher, os.environ.get(MODEL_KEY, "")))
+
+
+def _run(arguments: Arguments) -> int:
+    from rolloutgen.run import REASON, run
+
+    try:
+        return run(_load_valid(arguments).settings, arguments.launch, arguments.launcher)
+    except RolloutgenError as error:
+        (arguments.launch / REASON).write_text(str(error), encoding="utf-8")
+        raise
+
+
+def _status(arguments: Arguments) -> int:
+    from rolloutgen.status import status_lines
+
+    print("\n".join(status_lines(_load_valid(arguments).settings)))
+    return Exit.OK
+
+
+def _cleanup(arguments: Arguments) -> int:
+    from rolloutgen.launches import cleanup
+
+    lines = cleanup(arguments.config)
+    print("\n".join(lines) if lines else "nothing of dead launches is left here")
+    return Exit.OK
+
+
+def _parameters(_arguments: Arguments) -> int:
+    from rolloutgen.config import repository
+    from rolloutgen.parameters import table
+
+    sys.stdout.write(table(repository() / "scripts" / "templates"))
+    return Exit.OK
+
+
+def _section(title: str, lines: Sequence[str]) -> None:
+    print(f"--- {title}")
+    for line in lines:
+        print(line)
+
+
+def _tell_report(report: "Report") -> None:
+    from rolloutgen.report import count_line, findings_lines
+
+    _section("preflight", [*findings_lines(report.findings), count_line(report.findings)])
+
+
+def _tell_findings(error: FindingsError) -> None:
+    from rolloutgen.report import findings_lines
+
+    print("\n".join(findings_lines(error.findings)), file=sys.stderr)
+
+
+def _tell_ending(ending: "Ending", launch: Path) -> int:
+    from rolloutgen.run import REASON
+
+    for line in ending.lines:
+        print(line)
+    (launch / REASON).write_text(ending.reason, encoding="utf-8")
+    return ending.exit_code

@@ -1,0 +1,74 @@
+"""Text for people: findings, the effective settings, the end of a run. Returns lines; prints nothing."""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rolloutgen.errors import Finding, Level
+from rolloutgen.reading import Draft
+from rolloutgen.settings import KNOBS
+
+MASK: Final = "***"
+_SECRET: Final = re.compile(r"key|token$|secret|passw", re.IGNORECASE)
+_CARRIERS: Final = frozenset({"VLLM_ENV", "VLLM_EXTRA_ARGS"})
+"""The keys whose words may carry a secret: NAME=VALUE, --flag=VALUE, --flag VALUE."""
+
+
+def masked(key: str, text: str) -> str:
+    """The text of a setting without the secrets that it may carry (tokens for the server, keys in its arguments)."""
+    if key not in _CARRIERS:
+        return text
+    try:
+        return masked_command(shlex.split(text))
+    except ValueError:
+        return MASK
+
+
+def masked_command(words: Iterable[str]) -> str:
+    """A command line for people, quoted as in a shell, without its secrets."""
+    return " ".join(_masked_words(words))
+
+
+def _masked_words(words: Iterable[str]) -> Iterator[str]:
+    hide = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        secret = bool(_SECRET.search(name))
+        if hide and not word.startswith("--"):
+            yield MASK
+        else:
+            yield f"{name}={MASK}" if equals and secret else shlex.quote(word)
+        hide = secret and not equals and word.startswith("--")
+
+
+def findings_lines(findings: Iterable[Finding]) -> list[str]:
+    """One or two lines a finding: level, subject, what is wrong, where; then how to mend it."""
+    lines = []
+    for finding in findings:
+        where = f"  [{finding.where}]" if finding.where else ""
+        lines.append(f"{finding.level:<5} {finding.subject}: {finding.message}{where}")
+        if finding.mend:
+            lines.append(f"      -> {finding.mend}")
+    return lines
+
+
+def count_line(findings: Sequence[Finding]) -> str:
+    """``2 FATAL, 1 WARN, 14 ok``."""
+    return ", ".join(f"{sum(f.level is level for f in findings)} {level}" for level in Level)
+
+
+def settings_lines(draft: Draft) -> list[str]:
+    """The effective settings with their origin, secrets masked, ours only; unused ones of the model are left out."""
+    rows = list(_settings(draft))
+    wide = max((len(key) for key, _, _ in rows), default=0)
+    return [f"{key:<{wide}} = {text}  [{where}]" for key, text, where in rows]
+
+
+def _settings(draft: Draft) -> Iterator[tuple[str, str, str]]:
+    for key, knob in KNOBS.items():
+        value = draft.values.get(key)
+        if value is not None:
+            yield key, masked(key, value.text), value.where
+        elif knob.default is not None and (knob.scope != "model" or draft.settings.uses_model):
+            yield key, knob.default or (f"(empty: {knob.empty})" if knob.empty else ""), "default"
