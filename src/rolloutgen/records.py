@@ -9,10 +9,10 @@ import datetime as dt
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import PurePath
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -27,9 +27,11 @@ class InvalidRecordError(ValueError):
     """The bytes are no outcome: torn, not JSON, or without the stable fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What is kept of one outcome.json; optional fields are None (or empty) where the file lacks them."""
+class Record(NamedTuple):
+    """What is kept of one outcome.json; optional fields are None (or empty) where the file lacks them.
+
+    A tuple, since a scan makes one for every trial: built in a fifth of a frozen dataclass's time.
+    """
 
     instance_id: str
     trial: int

@@ -1,17 +1,18 @@
 """What a RESULTS_DIR holds, as the outcomes tell it: the truth of a resume (C9-C16).
 
-A trial is done when its outcome.json holds a verdict, and nothing else counts. Folders are read by a pool of threads (a
-network file system answers slowly, but many at once); what is kept in memory is one Record a trial.
+A trial is done when its outcome.json holds a verdict, and nothing else counts. Where the disk is slow
+(a network file system answers late, but many at once) folders are read by threads; what is kept is one Record a trial.
 """
 
 import gc
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import batched
+from itertools import batched, chain
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +21,11 @@ from rolloutgen.models import Instance, Trial
 from rolloutgen.paths import RESERVED, ResultsPaths, encode_id
 from rolloutgen.results import Problem, Results, read_results
 
-_THREADS: Final = 8
-_CHUNK: Final = 256
+_THREADS: Final = 32
+_WAITS: Final = 4
+"""Reading waits for the disk when it takes this many times its CPU time."""
+_CHUNK: Final = 64
+"""Instances read at a time."""
 _SHOWN: Final = 10
 
 
@@ -105,10 +109,9 @@ def scan(paths: ResultsPaths, instances: Sequence[Instance], n_trials: int, *, r
     """
     try:
         present = _present(paths.root)
-        with _paused_gc(), ThreadPoolExecutor(_THREADS, "scan") as pool:
-            wanted = _wanted(instances, present)
-            chunks = pool.map(_reader(paths.root, n_trials, repair), batched(wanted, _CHUNK))
-            results = {position: found for chunk in chunks for position, found in chunk}
+        with _paused_gc():
+            chunks = batched(_wanted(instances, present), _CHUNK)
+            results = dict(_read_all(chunks, _reader(paths.root, n_trials, repair)))
     except OSError as error:
         raise StoreError(f"{paths.root} could not be read: {error}") from error
     return _assemble(instances, n_trials, results, tuple(sorted(present)))
@@ -139,7 +142,24 @@ def _wanted(instances: Iterable[Instance], present: dict[str, bool]) -> Iterator
             yield position, instance.instance_id, name, is_folder
 
 
-def _reader(root: Path, n_trials: int, repair: bool) -> Callable[[Iterable[_Found]], list[tuple[int, Results]]]:
+type _Read = Callable[[Iterable[_Found]], list[tuple[int, Results]]]
+
+
+def _read_all(chunks: Iterator[tuple[_Found, ...]], read: _Read) -> Iterator[tuple[int, Results]]:
+    """One chunk after the other, until one shows that the disk lets us wait: then many at once.
+
+    Where files come out of memory, threads only quarrel over the interpreter, and take twice the time.
+    """
+    for chunk in chunks:
+        clock, cpu = time.perf_counter(), time.thread_time()
+        yield from read(chunk)
+        if time.perf_counter() - clock > _WAITS * (time.thread_time() - cpu):
+            break
+    with ThreadPoolExecutor(_THREADS, "scan") as pool:
+        yield from chain.from_iterable(pool.map(read, chunks))
+
+
+def _reader(root: Path, n_trials: int, repair: bool) -> _Read:
     def read(chunk: Iterable[_Found]) -> list[tuple[int, Results]]:
         return [(p, read_results(f"{root}/{name}", i, n_trials, ok, repair)) for p, i, name, ok in chunk]
 

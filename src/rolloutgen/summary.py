@@ -83,8 +83,8 @@ class Totals:
 
 def write_tables(scan: Scan, paths: ResultsPaths) -> Totals:
     """Write summary.csv and trials.csv, each whole or not at all. Raises StoreError."""
-    _write(paths.summary_csv, SUMMARY_COLUMNS, _summary_rows(scan))
-    _write(paths.trials_csv, TRIALS_COLUMNS, _trial_rows(scan))
+    _write(paths.summary_csv, scan, SUMMARY_COLUMNS, _summary_rows(scan))
+    _write(paths.trials_csv, scan, TRIALS_COLUMNS, _trial_rows(scan))
     return totals(scan)
 
 
@@ -174,13 +174,12 @@ def _trial(found: Results, number: int) -> Sequence[object]:
     return (*facts, *record.times, record.task_digest)
 
 
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def _write(path: Path, scan: Scan, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    # the csv module leaves a lone carriage return bare where it does not end lines, and readers take it for an end
+    bare = any("\r" in instance.instance_id for instance in scan.instances)
     with replacing(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        plain = csv.writer(text, lineterminator="\n")
-        # the csv module leaves a lone carriage return bare when it does not end lines; readers take it for an end
-        quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        plain.writerow(columns)
-        for row in rows:
-            (quoted if "\r" in str(row[0]) else plain).writerow(row)
+        writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL)
+        writer.writerow(columns)
+        writer.writerows(rows)
         text.detach()

@@ -1,0 +1,89 @@
+"""A finished RESULTS_DIR: from launch to "0 owed", tables and filtered index written.
+
+    python tests/benchmarks/bench_resume.py [--instances 50000] [--trials 4] [--folder DIR]
+
+The peer is the plain way to do the same reading: pathlib and json, one outcome.json after the other. ``--folder`` keeps
+what was made there, for another round.
+"""
+
+import argparse
+import contextlib
+import tempfile
+from pathlib import Path
+
+from bench_index import make
+from measure import fresh, show
+
+OURS = """
+import json, sys
+from pathlib import Path
+from rolloutgen.index import Index, select, write_filtered
+from rolloutgen.paths import ResultsPaths
+from rolloutgen.store import Store
+from rolloutgen.summary import selected, write_tables
+index, results, output = map(Path, sys.argv[1:4])
+shard = select(Index.read(index), None)
+paths = ResultsPaths(results)
+scan = Store(paths).scan(shard.instances, int(sys.argv[4]))
+totals = write_tables(scan, paths)
+written = write_filtered(shard, selected(scan), output)
+print(json.dumps({"owed": scan.n_owed, "pass": totals.n_pass, "fail": totals.n_fail, "written": written}))
+"""
+PLAIN = """
+import json, sys
+from pathlib import Path
+done = {}
+for path in Path(sys.argv[2]).glob("*/trial_*/outcome.json"):
+    outcome = json.loads(path.read_text())
+    done[outcome["instance_id"], outcome["trial"]] = outcome
+print(json.dumps({"done": len(done)}))
+"""
+MAKE = """
+import sys
+from pathlib import Path
+from rolloutgen.models import Attempt, Instance, Outcome, Times, Trial
+from rolloutgen.outcomes import Flag, Result
+from rolloutgen.paths import ResultsPaths
+from rolloutgen.records import encode
+paths, n_instances, n_trials = ResultsPaths(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+details = {"sandbox": {"backend": "local", "memory": "cgroup2", "commands": list(range(20))}, "note": "x" * 200}
+for row in range(n_instances):
+    instance = Instance(f"owner__repository-{row:07d}", Path("/tasks"))
+    for number in range(n_trials):
+        trial = Trial(instance, number)
+        folder = paths.verdict(trial)
+        folder.mkdir(parents=True)
+        passed = (row * 7 + number * 3) % 5 > 1
+        times = Times("2026-01-01T00:00:00.123456+00:00", "2026-01-01T00:10:00.654321+00:00", 2.5, 570.25, 27.125)
+        flags = (Flag.MAX_TURNS,) if row % 3 else ()
+        outcome = Outcome(
+            Result.PASS if passed else Result.FAIL, times, f"{row:064x}", float(passed), {"reward": float(passed)},
+            flags=flags, turns=row % 50, details=details,
+        )
+        (folder / "outcome.json").write_bytes(encode(Attempt(trial, 1, folder), outcome, "0123456789ab"))
+        (folder / "transcript.jsonl").touch()
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--instances", type=int, default=50_000)
+    parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        results, index = folder / "results", folder / "index.parquet"
+        if not results.exists():
+            folder.mkdir(exist_ok=True)
+            make(index, options.instances)
+            show("(making the results)", fresh(MAKE, results, options.instances, options.trials))
+        ours = fresh(OURS, index, results, folder / "selected.parquet", options.trials)
+        show("rolloutgen, all of it", ours)
+        plain = fresh(PLAIN, index, results)
+        show("pathlib and json, reading only", plain)
+    print(f"time {ours['sec'] / plain['sec']:.2f} of the plain way, memory {ours['peak_mb'] / plain['peak_mb']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
