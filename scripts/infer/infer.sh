@@ -1,0 +1,309 @@
+#!/usr/bin/env bash
+# Measure how hard the tasks of an index are for one frozen model.
+#
+# usage: bash scripts/infer/infer.sh [--dry-run] CONFIG
+#
+#   CONFIG      a Bash file of assignments; begin with: cp scripts/infer/_template.env scripts/infer/configs/my_infer.env
+#   --dry-run   resolve, check and report everything, and launch nothing; exit 0 only if a real run would start
+#   -h, --help  show this
+#
+# It makes what is missing (Python environments, and the model where MODEL_SETUP says how), starts one model server and the
+# driver, and ends them. Start the same command again to resume: complete trials are skipped. Stop it with kill or Ctrl-C.
+# Without a terminal: nohup setsid bash scripts/infer/infer.sh CONFIG > logs/infer.out 2>&1 &
+#
+# stdout: the last line; stderr: the story; logs/<exp>.log: the record, appended across launches.
+# exit: 0 every trial has a verdict; 3 finished, some trials without one; 2 usage, config or a check: nothing was started;
+#       1 failed; 130, 143 interrupted. After all but 2 the same command goes on where it stopped.
+
+set -euo pipefail
+
+repository=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=scripts/lib/log.sh
+source "$repository/scripts/lib/log.sh"
+# shellcheck source=scripts/lib/children.sh
+source "$repository/scripts/lib/children.sh"
+# shellcheck source=scripts/lib/lock.sh
+source "$repository/scripts/lib/lock.sh"
+caller_names=$(compgen -e)
+unset PYTHONPATH ROLLOUTGEN_LAUNCH ROLLOUTGEN_MODEL_KEY
+VENV_PATH="" VLLM_BIN=""
+
+config=""
+dry_run=""
+launch_dir="" # of this launch's record; named with the lock
+locked=""
+scratch=""
+tells_end=""
+
+show_help() {
+  sed -n '2,/^$/{s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+}
+
+parse_arguments() {
+  while (($#)); do
+    case $1 in
+      --dry-run) dry_run=1 ;;
+      -h | --help) show_help && exit 0 ;;
+      -*) refuse "unknown option: $1" "bash scripts/infer/infer.sh --help" ;;
+      *)
+        [[ -z $config ]] || refuse "one CONFIG, not two: $config, $1" "bash scripts/infer/infer.sh --help"
+        config=$1
+        ;;
+    esac
+    shift
+  done
+  [[ -n $config ]] || refuse "no CONFIG is named" "bash scripts/infer/infer.sh [--dry-run] CONFIG"
+  [[ ! -d $config ]] || refuse "CONFIG=$config is a folder" "name a file, like scripts/infer/configs/demo.env"
+  [[ -f $config ]] || refuse "CONFIG=$config does not exist, or is not a file" "cp scripts/infer/_template.env $config"
+  [[ -r $config ]] || refuse "CONFIG=$config cannot be read: permission denied" "chmod u+r $config"
+}
+
+# The one thing that must be known of the config before there is a Python to read it; it is checked later with the rest.
+find_venv_path() {
+  local kind text
+  while IFS= read -r -d '' kind && IFS= read -r -d '' _ && IFS= read -r -d '' text; do
+    [[ $kind != value || $text != VENV_PATH=* ]] || VENV_PATH=${text#VENV_PATH=}
+  done < <(bash "$repository/scripts/lib/config.sh" --lenient "$config" 2>/dev/null)
+  VENV_PATH=${VENV_PATH%$'\r'}
+  [[ -z $VENV_PATH || $VENV_PATH == /* ]] || VENV_PATH=$repository/$VENV_PATH
+}
+
+# Our own Python: VENV_PATH, else .venv, which is made where it is missing.
+find_python() {
+  attempt_step environment product
+  ((status == 0)) || end_refused "there is no Python environment for this program (see above)"
+  python=${VENV_PATH:-$repository/.venv}/bin/python
+}
+
+environment() {
+  export VENV_PATH VLLM_BIN
+  foreign bash "$repository/scripts/lib/environments.sh" "$@" >&7
+}
+
+# What the config says, as far as the launcher needs it; with anything wrong, all of it is shown.
+resolve() {
+  local key value
+  attempt_step ours -m rolloutgen resolve "$config" >"$scratch/resolved" 2>"$scratch/errors"
+  if ((status != 0)); then
+    attempt_step ours -m rolloutgen check "$config" ${dry_run:+--dry-run}
+    ((status != 0)) || cat -- "$scratch/errors" >&7
+    reason="the config cannot be used"
+    exit 2
+  fi
+  while IFS='=' read -r -d '' key value; do
+    printf -v "$key" '%s' "$value"
+  done <"$scratch/resolved"
+}
+
+drop_callers_keys() {
+  local key dropped=""
+  for key in $KEYS; do
+    [[ $'\n'$caller_names$'\n' != *$'\n'"$key"$'\n'* ]] || dropped+=" $key"
+  done
+  [[ -z $dropped ]] || say "WARN  not taken from the environment (only CONFIG counts):$dropped"
+}
+
+show_dry_run() {
+  attempt_step ours -m rolloutgen check "$config" --dry-run
+  ((status == 0 || status == 10)) || exit "$status"
+  look_at_lock
+}
+
+begin_launch() {
+  launch_id=$(date -u +%Y%m%dt%H%M%S)-$(od -An -N3 -tx1 /dev/urandom | tr -d ' \n')
+  take_lock
+  locked=1
+  launch_dir=$LAUNCHES/$launch_id
+  mkdir -p -- "$launch_dir" "${LOG%/*}"
+  log_file=$LOG
+  note "=== launch $launch_id: $(date -u +%Y-%m-%dT%H:%M:%SZ) on $HOSTNAME, pid $$, config $config ==="
+}
+
+# vLLM's environment and the model. Where one is missing, a check comes first: what would be refused, or owes nothing, makes
+# nothing.
+make_policy() {
+  local vllm=${VLLM_BIN:-$repository/.venv-vllm/bin/vllm}
+  [[ $USES_MODEL == 1 ]] || return 0
+  if [[ (-z $VLLM_BIN && ! -e $repository/.venv-vllm/.complete) || ! -e $MODEL_PATH ]]; then
+    attempt_step ours -m rolloutgen check "$config" >"$scratch/check" 2>&1
+    ((status != 10)) || return 0
+    if ((status != 0)); then
+      cat -- "$scratch/check" >&7
+      end_refused "a check found what must be mended first"
+    fi
+  fi
+  if [[ -z $VLLM_BIN ]]; then
+    attempt_step environment vllm
+    ((status == 0)) || end_refused "vLLM's environment could not be made (see above)"
+  fi
+  if [[ ! -e $MODEL_PATH && -n $MODEL_SETUP ]]; then
+    say "making the model: $MODEL_SETUP $MODEL_PATH"
+    VLLM_PYTHON=${vllm%/*}/python attempt_step make_model
+    ((status == 0)) || end_failed "MODEL_SETUP=$MODEL_SETUP ended with status $status"
+  fi
+}
+
+make_model() {
+  foreign bash "$MODEL_SETUP" "$MODEL_PATH" >&7
+}
+
+# Sweep, preflight, run.json. Ends here when nothing is owed.
+prepare() {
+  attempt_told ours -m rolloutgen prepare "$config" --launch "$launch_dir"
+  read_reason "preflight found what must be mended first"
+  case $status in
+    0) reason="" ;;
+    10) exit 0 ;;
+    2 | 3) exit "$status" ;;
+    *) end_failed "prepare ended with status $status" ;;
+  esac
+}
+
+serve_model() {
+  [[ $USES_MODEL == 1 ]] || return 0
+  ROLLOUTGEN_MODEL_KEY=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
+  say "starting the model server; its log: $SERVER_LOG"
+  ROLLOUTGEN_MODEL_KEY=$ROLLOUTGEN_MODEL_KEY ours -m rolloutgen serve "$config" --launch "$launch_dir" --launcher $$ \
+    </dev/null >>"$log_file" 2>&1 &
+  server=$!
+  until grep -qs '"state": "ready"' "$launch_dir/server.json"; do
+    ((interrupted == 0)) || exit "$interrupted"
+    alive "$server" || end_with_server
+    sleep 0.5 >/dev/null 2>&1 7>&- 9>&- &
+    wait -n "$server" "$!" || :
+  done
+  say "the model server is ready"
+}
+
+drive() {
+  ROLLOUTGEN_MODEL_KEY=${ROLLOUTGEN_MODEL_KEY-} ours -m rolloutgen run "$config" --launch "$launch_dir" --launcher $$ \
+    </dev/null &
+  driver=$!
+  await_any "$driver" ${server:+"$server"}
+  if [[ -n $server ]] && alive "$driver" && ! alive "$server"; then
+    kill -s TERM "$driver" 2>/dev/null || :
+    deadline=$((SECONDS + 14))
+    await "$driver"
+    driver=""
+    ((interrupted == 0)) || exit "$interrupted"
+    end_with_server
+  fi
+  await "$driver"
+  driver=""
+  ((interrupted == 0)) || exit "$interrupted"
+  read_reason "see above"
+  case $status in
+    0 | 2 | 3 | 130 | 143) exit "$status" ;;
+    1) end_failed "$reason" ;;
+    *) end_failed "the driver ended with status $status" ;;
+  esac
+}
+
+# What a child left for the last line, in one line; else what is given here.
+read_reason() {
+  reason=""
+  [[ ! -s $launch_dir/reason ]] || reason=$(tr '\n\r' '  ' <"$launch_dir/reason")
+  reason=${reason:-$1}
+}
+
+end_refused() {
+  reason=$1
+  exit 2
+}
+
+end_failed() {
+  reason=$1
+  exit 1
+}
+
+# The server died: its own words, and the lines of its log that show why.
+end_with_server() {
+  local told
+  await "$server"
+  server=""
+  attend ours -c 'if True:
+    import sys, pathlib
+    from rolloutgen.serving.record import ServerRecord
+    record = ServerRecord.read(pathlib.Path(sys.argv[1]))
+    print(record.message if record and record.message else "it was killed", *(record.evidence if record else ()), sep="\n")
+  ' "$launch_dir" >"$scratch/told" 2>/dev/null
+  told=$(<"$scratch/told")
+  say "the model server ended: $told"
+  end_failed "the model server ended: ${told%%$'\n'*} (log: $SERVER_LOG)"
+}
+
+stop_server() {
+  kill -s TERM "$server" 2>/dev/null || :
+  deadline=$((SECONDS + 6))
+  await_any "$server"
+  kill -s TERM "$server" 2>/dev/null || :
+  deadline=$((SECONDS + 3))
+  await "$server"
+  server=""
+}
+
+# Whatever is left of this launch, and its record.
+end_launch() {
+  deadline=$((SECONDS + 9))
+  attend ours -c 'if True:
+    import sys, pathlib
+    from rolloutgen.launches import end, end_launch, read
+    folder = pathlib.Path(sys.argv[1])
+    launch = read(folder)
+    lines = end_launch(launch, 0) if launch else end(folder)
+    print("\n".join(line for line in lines or () if "record" not in line))
+  ' "$launch_dir" >"$scratch/ended" 2>&1
+  [[ ! -s $scratch/ended ]] || say "$(<"$scratch/ended")"
+}
+
+# The one way out, whatever happened: end what runs, then say in the last line how it went.
+finish() {
+  local code=$?
+  trap - EXIT
+  set +e
+  exec 1>&6 8>&-
+  ((interrupted == 0)) || code=$interrupted
+  [[ -z $locked ]] || mark_ending
+  if [[ -n $driver ]]; then await "$driver"; fi
+  if [[ -n $server ]]; then stop_server; fi
+  if [[ -n $launch_dir ]]; then end_launch; fi
+  if [[ -n $tells_end ]]; then show_end "$code"; fi
+  if [[ -n $scratch ]]; then rm -rf -- "$scratch"; fi
+  exit "$code"
+}
+
+show_end() {
+  local line
+  case $1 in
+    0) line="=== inference done: results=$RESULTS_DIR  selected=$OUTPUT_INDEX ===" ;;
+    3 | 129 | 130 | 143) line="=== inference incomplete: ${reason:-interrupted} (exit $1) ===" ;;
+    *) line="=== inference failed: ${reason:-see above} (exit $1) ===" ;;
+  esac
+  printf '%s\n' "$line" 2>/dev/null || :
+  note "$line"
+}
+
+_main() {
+  parse_arguments "$@"
+  catch_signals
+  trap finish EXIT
+  scratch=$(mktemp -d)
+  [[ -n $dry_run ]] || tells_end=1
+  find_venv_path
+  find_python
+  resolve
+  drop_callers_keys
+  if [[ -n $dry_run ]]; then
+    show_dry_run
+    exit 0
+  fi
+  begin_launch
+  make_policy
+  prepare
+  serve_model
+  drive
+}
+
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
+  _main "$@"
+fi
