@@ -22,6 +22,8 @@ repository=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 source "$repository/scripts/lib/log.sh"
 # shellcheck source=scripts/lib/children.sh
 source "$repository/scripts/lib/children.sh"
+# shellcheck source=scripts/lib/python.sh
+source "$repository/scripts/lib/python.sh"
 # shellcheck source=scripts/lib/lock.sh
 source "$repository/scripts/lib/lock.sh"
 caller_names=$(compgen -e)
@@ -58,21 +60,11 @@ parse_arguments() {
   [[ -r $config ]] || refuse "CONFIG=$config cannot be read: permission denied" "chmod u+r $config"
 }
 
-# The one thing that must be known of the config before there is a Python to read it; it is checked later with the rest.
-find_venv_path() {
-  local kind text
-  while IFS= read -r -d '' kind && IFS= read -r -d '' _ && IFS= read -r -d '' text; do
-    [[ $kind != value || $text != VENV_PATH=* ]] || VENV_PATH=${text#VENV_PATH=}
-  done < <(bash "$repository/scripts/lib/config.sh" --lenient "$config" 2>/dev/null)
-  VENV_PATH=${VENV_PATH%$'\r'}
-  [[ -z $VENV_PATH || $VENV_PATH == /* ]] || VENV_PATH=$repository/$VENV_PATH
-}
-
-# Our own Python: VENV_PATH, else .venv, which is made where it is missing.
 find_python() {
+  VENV_PATH=$(venv_path_of "$config")
   attempt_step environment product
   ((status == 0)) || end_refused "there is no Python environment for this program (see above)"
-  python=${VENV_PATH:-$repository/.venv}/bin/python
+  python=$(python_of "$VENV_PATH")
 }
 
 environment() {
@@ -253,7 +245,7 @@ end_launch() {
     lines = end_launch(launch, 0) if launch else end(folder)
     print("\n".join(line for line in lines or () if "record" not in line))
   ' "$launch_dir" >"$scratch/ended" 2>&1
-  [[ ! -s $scratch/ended ]] || say "$(<"$scratch/ended")"
+  [[ -z $(<"$scratch/ended") ]] || say "$(<"$scratch/ended")"
 }
 
 # The one way out, whatever happened: end what runs, then say in the last line how it went.
@@ -289,7 +281,6 @@ _main() {
   trap finish EXIT
   scratch=$(mktemp -d)
   [[ -n $dry_run ]] || tells_end=1
-  find_venv_path
   find_python
   resolve
   drop_callers_keys

@@ -1,11 +1,10 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # Children of the launcher: each leads a session of its own, so that a signal to the launcher's group reaches the
 # launcher alone; it passes the signal on, and waits in a way that lets signals through at once. Needs log.sh.
 
 repository=${repository:?set it before this is sourced}
-python=""    # our own
-launch_id="" # marks every process of a launch, from the lock on
-# shellcheck disable=SC2034  # for the launcher
+python=""     # our own
+launch_id=""  # marks every process of a launch, from the lock on
 status=0      # exit status of the child that was awaited last
 interrupted=0 # the exit status that the first signal asks for; 0: none came
 deadline=0    # in SECONDS: what is being waited for is killed then; 0: never
@@ -53,7 +52,6 @@ on_signal() {
   if ((interrupted == 0)); then
     interrupted=$2
     deadline=$((SECONDS + 14))
-    # shellcheck disable=SC2034  # of log.sh
     reason="interrupted by SIG$1; the same command goes on from here"
     say "SIG$1: ending; what was done stays done"
     mark_ending
@@ -84,7 +82,6 @@ await() {
     deadline=$((SECONDS + 5))
     await_any "$1"
   fi
-  # shellcheck disable=SC2034  # likewise
   status=137
   if ! alive "$1"; then wait "$1" && status=0 || status=$?; fi
 }

@@ -1,10 +1,9 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # What the launcher says: to people on fd 7, and into the run's log once that is open (log_file). fd 6 and 7 are its own
 # stdout and stderr, whatever a step's output goes to. A lost terminal must not end a run: nothing here fails.
 
 exec 6>&1 7>&2
 log_file=""
-# shellcheck disable=SC2034  # the launcher shows it
 reason="" # why the run ends as it does, for its last line
 
 say() {
@@ -23,7 +22,6 @@ note() {
 refuse() {
   say "FATAL $1"
   [[ $# -lt 2 ]] || say "      -> $2"
-  # shellcheck disable=SC2034  # likewise
   reason=$1
   exit 2
 }
