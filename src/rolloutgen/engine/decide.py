@@ -19,10 +19,13 @@ _BY_KIND: Final[Mapping[str, Cause]] = {
     "EnvironmentStartTimeoutError": Cause.SANDBOX_START,
     "HealthcheckError": Cause.SANDBOX_START,
     "VerifierTimeoutError": Cause.VERIFIER_TIMEOUT,
+    "AddTestsDirError": Cause.VERIFIER_START,
 }
 """Harbor's exceptions that say by themselves what happened. Those about rewards do not: the file is read by us."""
 
 _REWARD_KINDS: Final = frozenset({"RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"})
+_BEFORE_SCRIPT: Final = frozenset({"RuntimeError", "FileNotFoundError"})
+"""What Harbor raises where it cannot make ready for the verifier's script, or finds none."""
 _AGENT_TIMEOUT: Final = "AgentTimeoutError"
 
 
@@ -100,11 +103,10 @@ def _verifier_killed(evidence: Evidence) -> Decision | None:
 
 def _verifier_failed(evidence: Evidence) -> Decision | None:
     for failure in evidence.failures:
-        if failure.phase is not Phase.VERIFY or failure.kind in _REWARD_KINDS:
+        if failure.phase is not Phase.VERIFY or _is_about_rewards(failure):
             continue
-        known = _BY_KIND.get(failure.kind)
-        if known is None:
-            known = Cause.VERIFIER_START if evidence.verifier_status is None else Cause.INTERNAL
+        unstarted = failure.kind in _BEFORE_SCRIPT and evidence.verifier_status is None
+        known = _BY_KIND.get(failure.kind, Cause.VERIFIER_START if unstarted else Cause.INTERNAL)
         return _error(known, f"{failure.kind}: {failure.message}")
     return None
 
@@ -136,6 +138,12 @@ def _verdict(evidence: Evidence, rewards: Rewards, pass_threshold: float) -> Dec
         cause = Cause.OUTAGE_INFERENCE if inference else Cause.OUTAGE_SANDBOX
         return _error(cause, f"the agent timed out, and outages took {lost:.1f} s of its {limit:.0f} s")
     return Decision(Result.FAIL, rewards.value, rewards.all, flags=flags)
+
+
+def _is_about_rewards(failure: Failure) -> bool:
+    """What the reward's own reading says better: there is none, or no folder to look into."""
+    no_folder = failure.kind == "DownloadVerifierDirError" and failure.origin == "FileNotFoundError"
+    return failure.kind in _REWARD_KINDS or no_folder
 
 
 def _is_critical(failure: Failure, evidence: Evidence) -> bool:

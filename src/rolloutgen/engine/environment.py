@@ -122,7 +122,6 @@ class SandboxEnvironment(BaseEnvironment):
         extra = dict(env or {})
         for overlay in self._exec_env_overlays.get():
             extra.update(overlay)
-        self._record.begun()
         with self._record.watch():
             result = await self.sandbox.exec(
                 command, cwd=cwd, env=extra or None, user=self._resolve_user(user), timeout_sec=timeout_sec

@@ -23,7 +23,7 @@ class Phase(StrEnum):
 class Failure:
     """One exception, in the order of their coming.
 
-    ``kind`` is its type's name, ``cause`` what it names itself (None: it is not an AttemptError), ``command_lost``
+    ``kind`` is its type's name, ``origin`` that of the exception it came from at first, ``cause`` what it names itself (None: it is not an AttemptError), ``command_lost``
     that only the command is gone and the machine is healthy.
     """
 
@@ -32,6 +32,7 @@ class Failure:
     message: str
     cause: Cause | None = None
     command_lost: bool = False
+    origin: str = ""
     traceback: str = ""
 
 

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from rolloutgen.engine.evidence import Evidence, Failure, Phase
 from rolloutgen.engine.rewards import RewardError, Rewards
@@ -15,7 +16,9 @@ from rolloutgen.sandbox.base import ExecResult, Sandbox, SandboxReport
 from rolloutgen.scaffold.base import State
 from rolloutgen.scaffold.transcript import Transcript
 
-_TRACEBACK_MAX = 8000
+_VERIFIER_OUTPUT: Final = "> /logs/verifier/test-stdout.txt"
+"""How the verifier's script is known: Harbor sends its output there."""
+_TRACEBACK_MAX: Final = 8000
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class Record:
                 message=str(error),
                 cause=error.cause if isinstance(error, AttemptError) else None,
                 command_lost=isinstance(error, CommandLostError),
+                origin=type(_origin(error)).__name__,
                 traceback=text[-_TRACEBACK_MAX:],
             )
         )
@@ -72,16 +76,11 @@ class Record:
             self.fail(error)
             raise
 
-    def begun(self) -> None:
-        """A command begins. The last one while grading is the verifier's script: until it ends, it has no status."""
-        if self.phase is Phase.VERIFY:
-            self.verifier_exec = None
-
     def ended(self, command: str, result: ExecResult) -> None:
         """Note a command that has ended; of an agent without a model, the transcript says what it ran."""
         if result.truncated and self.phase is Phase.AGENT:
             self.state.flags.add(Flag.TRUNCATED)
-        if self.phase is Phase.VERIFY:
+        if self.phase is Phase.VERIFY and _VERIFIER_OUTPUT in command:
             self.verifier_exec = result
         if self.phase is Phase.AGENT and self.state.turns is None and self.transcript is not None:
             self.transcript.write(
@@ -118,3 +117,9 @@ class Record:
             verifier_status=None if self.verifier_exec is None else self.verifier_exec.exit_status,
             rewards=self.rewards,
         )
+
+
+def _origin(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -132,6 +132,9 @@ class AttemptTrial(SingleStepTrial):
             await self._stop_agent_environment()
         try:
             await self._run_verifier()
+        except Exception as error:
+            self._record.fail(error)
+            raise
         finally:
             self._record.enter(Phase.FINISH)
 

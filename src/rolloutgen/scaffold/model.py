@@ -23,7 +23,7 @@ from rolloutgen.scaffold.transcript import Message, now
 from rolloutgen.settings import Policy
 
 TRIES: Final = 6
-_FIRST_WAIT_SEC: Final = 0.5
+FIRST_WAIT_SEC: Final = 0.5
 _WAIT_MAX_SEC: Final = 20.0
 _PROBE_SEC: Final = 10.0
 _AGAIN: Final = frozenset({408, 409, 425, 429})
@@ -73,7 +73,11 @@ class _TryAgain(Exception):  # noqa: N818 - not an error yet
 class ModelClient:
     """The one client of a run: its connections are shared by all attempts."""
 
-    def __init__(self, endpoint: ModelEndpoint, policy: Policy, n_concurrent: int) -> None:
+    def __init__(
+        self, endpoint: ModelEndpoint, policy: Policy, n_concurrent: int, *, first_wait_sec: float = FIRST_WAIT_SEC
+    ) -> None:
+        """``first_wait_sec`` before the second try; each later wait is twice as long."""
+        self._first_wait_sec = first_wait_sec
         self._endpoint = endpoint
         self._context_len = policy.vllm_max_model_len
         self._timeout_sec = policy.model_call_timeout_sec
@@ -140,9 +144,7 @@ class ModelClient:
                 tries.failed(began, str(error))
                 tries.unreachable = error.unreachable
                 if number + 1 < TRIES:
-                    longest = min(_FIRST_WAIT_SEC * 2**number, _WAIT_MAX_SEC)
-                    jitter = random.uniform(0.5, 1.0) * longest  # noqa: S311 - spreads load; nothing secret
-                    await asyncio.sleep(max(jitter, min(error.wait_sec, _WAIT_MAX_SEC)))
+                    await asyncio.sleep(max(self._wait_sec(number), min(error.wait_sec, _WAIT_MAX_SEC)))
             else:
                 tries.log.append({"status": 200, "sec": round(time.monotonic() - began, 3)})
                 return answer, began
@@ -152,6 +154,10 @@ class ModelClient:
             f"{TRIES} tries of a model call failed, the last one so: {why}",
             Cause.MODEL_DOWN if down else Cause.MODEL_CALL,
         )
+
+    def _wait_sec(self, number: int) -> float:
+        longest = min(self._first_wait_sec * 2**number, _WAIT_MAX_SEC)
+        return random.uniform(0.5, 1.0) * longest  # noqa: S311 - spreads load; nothing secret
 
     async def _post(self, data: bytes) -> Mapping[str, Any]:
         url = f"{self._endpoint.base_url}/chat/completions"
