@@ -18,6 +18,7 @@ from rolloutgen.errors import StoreError
 from rolloutgen.index import schema
 from rolloutgen.index.shard import Shard
 from rolloutgen.index.table import absolute, text
+from rolloutgen.index.views import stored_schema, without_views
 
 _BATCH: Final = 65_536
 """Rows read at a time."""
@@ -47,9 +48,13 @@ def write_filtered(shard: Shard, selected: Collection[str], output: Path) -> int
 
 def _write(file: pq.ParquetFile, wanted: pa.Array, folder: Path, target: BinaryIO) -> int:
     written = 0
-    with pq.ParquetWriter(target, file.schema_arrow, **_layout(file)) as writer:
-        for group in _groups(_kept(file, wanted, folder), _group_rows(file)):
-            writer.write_table(group, row_group_size=max(1, len(group)))
+    asked, plain = file.schema_arrow, without_views(file.schema_arrow)
+    has_views = plain != asked
+    with pq.ParquetWriter(target, plain, store_schema=not has_views, **_layout(file)) as writer:
+        if has_views:
+            writer.add_key_value_metadata(stored_schema(asked))
+        for group in _groups(_kept(file, plain, wanted, folder), _group_rows(file)):
+            writer.write_table(group, row_group_size=len(group))
             written += len(group)
     return written
 
@@ -68,20 +73,12 @@ def _group_rows(file: pq.ParquetFile) -> int:
     return max((meta.row_group(i).num_rows for i in range(meta.num_row_groups)), default=1)
 
 
-def _kept(file: pq.ParquetFile, wanted: pa.Array, folder: Path) -> Iterator[pa.RecordBatch]:
+def _kept(file: pq.ParquetFile, plain: pa.Schema, wanted: pa.Array, folder: Path) -> Iterator[pa.RecordBatch]:
     for batch in file.iter_batches(_BATCH):
         ids = text(pc.struct_field(batch[schema.EXTRA_INFO], schema.INSTANCE_ID))
-        kept = _filter(batch, pc.is_in(ids, wanted))
+        kept = batch.cast(plain).filter(pc.is_in(ids, wanted))
         if len(kept):
             yield _absolute_paths(kept, folder)
-
-
-def _filter(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
-    try:
-        return batch.filter(mask)
-    except pa.ArrowNotImplementedError:  # no kernel for a type of an extra column (views): slower, for every type
-        rows = [batch.slice(row, 1) for row in pc.indices_nonzero(mask).to_pylist()]
-        return pa.concat_batches(rows) if rows else batch.slice(0, 0)
 
 
 def _groups(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
