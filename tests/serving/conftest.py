@@ -1,0 +1,147 @@
+"""A ``serve`` process of its own around a model server, the stand-in or the real one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from rolloutgen.knobs import Value
+from rolloutgen.processes import MARK, Process, belongings
+from rolloutgen.reading import read_settings
+from rolloutgen.serving.record import ServerRecord
+from rolloutgen.settings import Settings
+
+TESTS = Path(__file__).resolve().parents[1]
+KEY = "sk-a-key-of-the-test"
+TEXTS: Mapping[str, str] = {
+    "PROJECT_NAME": "test",
+    "EXP_NAME": "exp",
+    "SCAFFOLD": "shell",
+    "BACKEND": "local",
+    "INDEX_FILE": "/none",
+    "RESULTS_DIR": "/none",
+    "OUTPUT_INDEX": "/none",
+    "N_TRIALS": "1",
+    "N_CONCURRENT": "1",
+    "MODEL_PATH": "/models/none",
+    "TEMPERATURE": "1.0",
+    "VLLM_MAX_MODEL_LEN": "2048",
+    "VLLM_DTYPE": "auto",
+    "GPU_MEMORY_UTILIZATION": "0.9",
+    "SERVER_START_TIMEOUT_SEC": "600",
+    "MAX_TURNS": "4",
+    "MAX_RESPONSE_LEN": "64",
+    "MODEL_CALL_TIMEOUT_SEC": "600",
+    "SANDBOX_EGRESS": "none",
+    "SANDBOX_START_TIMEOUT_SEC": "60",
+    "EXEC_OUTPUT_MAX_MB": "16",
+}
+
+
+def make_settings(**texts: str) -> Settings:
+    draft = read_settings({key: Value(text, "test") for key, text in {**TEXTS, **texts}.items()}, Path("/"))
+    assert not draft.invalid, draft.findings
+    return draft.settings
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """A ``vllm`` command that plays the real one."""
+    command = tmp_path / "bin" / "vllm"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} {TESTS}/fakes/vllm_stand_in.py "$@"\n')
+    command.chmod(0o755)
+    return command
+
+
+@dataclass(slots=True)
+class Serving:
+    """A running ``serve`` with its folder; ``launcher`` is a process that stands for infer.sh."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    launcher: subprocess.Popen[bytes]
+    _known: tuple[Process, ...] = field(default=())
+
+    @property
+    def log(self) -> str:
+        return (self.folder.parents[1] / "exp.vllm.log").read_text()
+
+    def record(self, state: str, timeout_sec: float = 60) -> ServerRecord:
+        """server.json, as soon as it says ``state``."""
+        deadline = time.monotonic() + timeout_sec
+        while (record := ServerRecord.read(self.folder)) is None or record.state != state:
+            assert time.monotonic() < deadline, f"not {state}: {record}"
+            time.sleep(0.05)
+        return record
+
+    def left(self) -> list[Process]:
+        """What still lives of the server: by its marks, its session, and all that was ever seen in it."""
+        record = ServerRecord.read(self.folder)
+        assert record is not None
+        leaders = [record.vllm] if record.vllm else []
+        find = belongings(self.folder.name, leaders, record.members)
+        return [process for process in {*find(), *record.members} if process.alive()]
+
+    def wait_until_nothing_is_left(self, timeout_sec: float = 60) -> None:
+        deadline = time.monotonic() + timeout_sec
+        while left := self.left():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+
+    def wait(self) -> int:
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
+    """Start ``serve`` with settings by key. All of it is killed at the end."""
+    started: list[Serving] = []
+
+    def start_one(pass_fds: tuple[int, ...] = (), **texts: str) -> Serving:
+        folder = tmp_path / "logs" / ".launches" / f"launch-{len(started)}"
+        folder.mkdir(parents=True)
+        launcher = subprocess.Popen(["sleep", "600"])
+        script = [sys.executable, TESTS / "serving" / "serve_alone.py", folder, str(launcher.pid)]
+        environment = os.environ | {
+            "PYTHONPATH": str(TESTS.parent / "src"),
+            "ROLLOUTGEN_MODEL_KEY": KEY,
+            "VLLM_PORT": "1",
+            MARK: folder.name,
+        }
+        process = subprocess.Popen(
+            [*script, json.dumps({**TEXTS, **texts})], env=environment, start_new_session=True, pass_fds=pass_fds
+        )
+        started.append(Serving(folder, process, launcher))
+        return started[-1]
+
+    yield start_one
+    for serving in started:
+        for process in (serving.process, serving.launcher):
+            process.kill()
+            process.wait()
+        for left in serving.left():
+            left.signal(signal.SIGKILL)
+
+
+def _made(path: Path, how: str) -> Path:
+    if not path.exists():
+        pytest.skip(f"{path} is missing: {how}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_vllm(repository: Path) -> Path:
+    return _made(repository / ".venv-vllm" / "bin" / "vllm", "bash scripts/lib/environments.sh vllm")
+
+
+@pytest.fixture(scope="session")
+def real_model(repository: Path) -> Path:
+    return _made(repository / ".cache" / "models" / "smollm2-135m-instruct", "scripts/models/make_smollm2.sh")

@@ -1,0 +1,63 @@
+"""What the installed vLLM says of our command line, in seconds and before anything is loaded."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rolloutgen.errors import FindingsError, Level
+from rolloutgen.serving import check_command_line, vllm_python, vllm_version
+
+from .conftest import make_settings
+
+
+@pytest.mark.slow
+def test_the_real_vllm_takes_our_command_line(real_vllm: Path) -> None:
+    settings = make_settings(VLLM_BIN=str(real_vllm), TOOL_CALL_PARSER="hermes")
+    assert [finding.level for finding in check_command_line(settings, 0)] == [Level.OK]
+    assert vllm_version(settings).startswith("0.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ({"VLLM_EXTRA_ARGS": "--flag-of-another-version 3"}, "--flag-of-another-version"),
+        ({"VLLM_EXTRA_ARGS": "--max-num-seqs many"}, "--max-num-seqs"),
+        ({"TOOL_CALL_PARSER": "nobodys"}, "nobodys"),
+    ],
+)
+def test_the_real_vllm_refuses_in_its_own_words(real_vllm: Path, texts: dict[str, str], words: str) -> None:
+    (finding,) = check_command_line(make_settings(VLLM_BIN=str(real_vllm), **texts), 0)
+    assert finding.level is Level.FATAL
+    assert words in finding.message
+
+
+def test_a_missing_command_is_found() -> None:
+    settings = make_settings(VLLM_BIN="/none/vllm")
+    (finding,) = check_command_line(settings, 0)
+    assert (finding.level, finding.subject) == (Level.FATAL, "VLLM_BIN")
+    assert "/none/vllm is missing" in finding.message
+    with pytest.raises(FindingsError, match="missing"):
+        vllm_version(settings)
+
+
+def test_a_command_that_is_no_vllm_is_found(tmp_path: Path) -> None:
+    command = tmp_path / "vllm"
+    command.write_text(f"#!{sys.executable}\n")
+    assert "not executable" in check_command_line(make_settings(VLLM_BIN=str(command)), 0)[0].message
+    command.chmod(0o755)
+    finding = check_command_line(make_settings(VLLM_BIN=str(command)), 0)[0]
+    assert finding.level is Level.FATAL
+    assert "is no vLLM" in finding.message
+
+
+def test_the_python_of_a_command_is_the_one_that_runs_it(tmp_path: Path) -> None:
+    command = tmp_path / "vllm"
+    command.write_text(f"#!{sys.executable}\n")
+    assert vllm_python(command) == Path(sys.executable)
+    command.write_text("#!/bin/sh\n")
+    with pytest.raises(ValueError, match="no Python"):
+        vllm_python(command)
+    (tmp_path / "python").symlink_to(sys.executable)
+    assert vllm_python(command) == tmp_path / "python"
