@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fakes.model_server import ModelServer
 from fakes.null_sandbox import OK, NullBackend, NullSandbox, is_verifier
-
 from rolloutgen.engine import Engine
 from rolloutgen.errors import CommandLostError, SandboxError, TransportError
 from rolloutgen.models import Attempt, ModelEndpoint, Outcome

@@ -22,7 +22,7 @@ from aiohttp import web
 
 @dataclass(frozen=True)
 class Fault:
-    """One answer that is none. ``status`` and ``body`` are sent as they are; ``hang`` never answers, ``drop`` closes."""
+    """One answer that is none: ``status`` and ``body`` are sent as they are, ``hang`` is silent, ``drop`` closes."""
 
     status: int = 500
     body: str = '{"error": {"message": "the engine died"}}'

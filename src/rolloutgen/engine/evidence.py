@@ -23,8 +23,8 @@ class Phase(StrEnum):
 class Failure:
     """One exception, in the order of their coming.
 
-    ``kind`` is its type's name, ``origin`` that of the exception it came from at first, ``cause`` what it names itself (None: it is not an AttemptError), ``command_lost``
-    that only the command is gone and the machine is healthy.
+    ``kind`` is its type's name, ``origin`` that of the exception it came from at first; ``cause`` what it names itself
+    (None: it is not an AttemptError), ``command_lost`` that only the command is gone and the machine is healthy.
     """
 
     phase: Phase

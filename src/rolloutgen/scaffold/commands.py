@@ -11,7 +11,8 @@ from typing import Final
 LINE: Final = "\n"
 """Where an answer stops unless something is open."""
 
-_HEREDOC: Final = re.compile(r"<<-?[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_]\w*))")
+_HEREDOC: Final = re.compile(r"(?<!<)<<-?[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_]\w*))")
+_ARITHMETIC: Final = re.compile(r"\(\(.*?\)\)")
 _FENCE: Final = "```"
 _THINK: Final = ("<think>", "</think>")
 _PROMPT: Final = re.compile(r"^\$[ \t]+")
@@ -65,7 +66,7 @@ def _said(text: str) -> str | None:
 
 def _words(text: str) -> list[str]:
     """The closing words of the here-documents that the first line opens."""
-    return [a or b or c for a, b, c in _HEREDOC.findall(text.partition("\n")[0])]
+    return [a or b or c for a, b, c in _HEREDOC.findall(_ARITHMETIC.sub("", text.partition("\n")[0]))]
 
 
 def _closed(text: str, word: str) -> bool:
