@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from samples import row, write_index
 
 from rolloutgen.errors import FindingsError, Level
 from rolloutgen.index import Index, select
+from samples import row, write_index
 
 
 def problems(path: Path) -> list[str]:
@@ -178,8 +178,9 @@ def test_an_id_twice_is_a_warning(tmp_path: Path) -> None:
     "text", [None, b"", b"# nothing\n\n", b"\xff\xfea\x00"], ids=["absent", "empty", "comments", "utf16"]
 )
 def test_a_file_that_names_nothing_is_refused(tmp_path: Path, text: bytes | None) -> None:
-    with pytest.raises(FindingsError):
-        if text is None:
-            select(Index.read(write_index(tmp_path / "i.parquet", map(row, "abc"))), tmp_path / "none.txt")
-        else:
-            chosen(tmp_path, list("abc"), text)
+    index = Index.read(write_index(tmp_path / "i.parquet", map(row, "abc")))
+    if text is not None:
+        (tmp_path / "shard.txt").write_bytes(text)
+    with pytest.raises(FindingsError) as raised:
+        select(index, tmp_path / "shard.txt")
+    assert [(f.subject, f.where) for f in raised.value.findings] == [("INSTANCES_FILE", str(tmp_path / "shard.txt"))]

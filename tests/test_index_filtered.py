@@ -1,4 +1,4 @@
-"""OUTPUT_INDEX: exactly the selected rows, valid wherever it lies, and nothing else changed (A5, A22, A26, A27, C19)."""
+"""OUTPUT_INDEX: exactly the selected rows, valid wherever it lies, nothing else changed (A5, A22, A26, A27, C19)."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import row, write_index
 
 from rolloutgen.errors import StoreError
 from rolloutgen.index import Index, Shard, select, write_filtered
+from samples import row, write_index
 
 FIELDS = ("harbor_task_path", "instance_id", "data_source")
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])

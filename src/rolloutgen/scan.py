@@ -22,8 +22,6 @@ from rolloutgen.paths import RESERVED, ResultsPaths, encode_id
 from rolloutgen.results import Problem, Results, read_results
 
 _THREADS: Final = 32
-_WAITS: Final = 4
-"""Reading waits for the disk when it takes this many times its CPU time."""
 _CHUNK: Final = 64
 """Instances read at a time."""
 _SHOWN: Final = 10
@@ -102,16 +100,18 @@ class Scan:
         return found
 
 
-def scan(paths: ResultsPaths, instances: Sequence[Instance], n_trials: int, *, repair: bool) -> Scan:
+def scan(
+    paths: ResultsPaths, instances: Sequence[Instance], n_trials: int, *, repair: bool, slow_ratio: float = 4
+) -> Scan:
     """Read every outcome of the shard. ``repair``: also complete the renames that a kill prevented (needs the lock).
 
-    Raises StoreError where the disk cannot be read.
+    The disk is slow when reading takes ``slow_ratio`` times its own CPU time. Raises StoreError where the disk cannot be read.
     """
     try:
         present = _present(paths.root)
         with _paused_gc():
             chunks = batched(_wanted(instances, present), _CHUNK)
-            results = dict(_read_all(chunks, _reader(paths.root, n_trials, repair)))
+            results = dict(_read_all(chunks, _reader(paths.root, n_trials, repair), slow_ratio))
     except OSError as error:
         raise StoreError(f"{paths.root} could not be read: {error}") from error
     return _assemble(instances, n_trials, results, tuple(sorted(present)))
@@ -145,7 +145,7 @@ def _wanted(instances: Iterable[Instance], present: dict[str, bool]) -> Iterator
 type _Read = Callable[[Iterable[_Found]], list[tuple[int, Results]]]
 
 
-def _read_all(chunks: Iterator[tuple[_Found, ...]], read: _Read) -> Iterator[tuple[int, Results]]:
+def _read_all(chunks: Iterator[tuple[_Found, ...]], read: _Read, slow_ratio: float) -> Iterator[tuple[int, Results]]:
     """One chunk after the other, until one shows that the disk lets us wait: then many at once.
 
     Where files come out of memory, threads only quarrel over the interpreter, and take twice the time.
@@ -153,7 +153,7 @@ def _read_all(chunks: Iterator[tuple[_Found, ...]], read: _Read) -> Iterator[tup
     for chunk in chunks:
         clock, cpu = time.perf_counter(), time.thread_time()
         yield from read(chunk)
-        if time.perf_counter() - clock > _WAITS * (time.thread_time() - cpu):
+        if time.perf_counter() - clock > slow_ratio * (time.thread_time() - cpu):
             break
     with ThreadPoolExecutor(_THREADS, "scan") as pool:
         yield from chain.from_iterable(pool.map(read, chunks))

@@ -42,9 +42,12 @@ def make(path: Path, rows: int) -> None:
     tasks = [f"tasks/{name}" for name in ids]
     one_each = pa.array(range(rows + 1), pa.int32())
     message = pa.StructArray.from_arrays([pa.array(["user"] * rows), pa.array(tasks)], ["role", "content"])
-    reward = pa.StructArray.from_arrays([pa.array(["rule"] * rows), pa.nulls(rows, pa.string())], ["style", "ground_truth"])
+    reward = pa.StructArray.from_arrays(
+        [pa.array(["rule"] * rows), pa.nulls(rows, pa.string())], ["style", "ground_truth"]
+    )
     extra = pa.StructArray.from_arrays(
-        [pa.array(tasks), pa.array(ids), pa.array(["harbor"] * rows)], ["harbor_task_path", "instance_id", "data_source"]
+        [pa.array(tasks), pa.array(ids), pa.array(["harbor"] * rows)],
+        ["harbor_task_path", "instance_id", "data_source"],
     )
     columns = {"prompt": pa.ListArray.from_arrays(one_each, message), "reward_model": reward, "extra_info": extra}
     pq.write_table(pa.table(columns), path)
