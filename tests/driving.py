@@ -1,4 +1,4 @@
-"""Real runs of the driver for tests: tiny Harbor tasks with known verdicts, a config, and the commands as subprocesses."""
+"""Real runs of the driver for tests: tiny Harbor tasks with known verdicts, a config, and commands as subprocesses."""
 
 import contextlib
 import json

@@ -16,11 +16,7 @@ def _temperature(context: Context) -> Iterator[Finding]:
     """A13: the index holds at training's temperature only."""
     ours, training = context.settings.temperature, context.settings.train_temperature
     if training is None:
-        yield warn(
-            "TRAIN_TEMPERATURE",
-            f"is not set, so nothing compares it with TEMPERATURE={ours:g}",
-            "the filtered index holds for training at the same temperature only",
-        )
+        yield ok("TEMPERATURE", f"{ours:g}; TRAIN_TEMPERATURE is not set, so nothing compares it with training's")
     elif ours != training:
         yield fatal(
             "TEMPERATURE",

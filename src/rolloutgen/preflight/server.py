@@ -10,6 +10,9 @@ from rolloutgen.preflight.check import Check, Context, fatal, ok, warn
 from rolloutgen.serving import check_command_line, gpus_seen, vllm_bin, vllm_version
 from rolloutgen.settings import KNOBS, Settings
 
+_STAMP: Final = ".complete"
+"""What scripts/lib/environments.sh leaves in an environment that it has made whole."""
+
 
 def _command_line(context: Context) -> Iterator[Finding]:
     """The installed vLLM's own parser reads our command line: a flag of another version shows in seconds."""
@@ -24,7 +27,7 @@ def _command_line(context: Context) -> Iterator[Finding]:
 
 def is_made(settings: Settings) -> bool:
     """Whether there is a vLLM to ask; a VLLM_BIN that is missing is not made, but wrong."""
-    return settings.vllm_bin is not None or vllm_bin(settings).exists()
+    return settings.vllm_bin is not None or (vllm_bin(settings).parents[1] / _STAMP).exists()
 
 
 def _model_is_there(settings: Settings) -> bool:
