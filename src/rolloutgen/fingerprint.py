@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import orjson
 
-import rolloutgen
 from rolloutgen.digests import model_digest, task_digest
 from rolloutgen.durable import replace
 from rolloutgen.errors import StoreError
 from rolloutgen.models import SCHEMA_VERSION
 from rolloutgen.records import plain
+from rolloutgen.scaffold import VERSIONS
 from rolloutgen.settings import KNOBS, Settings
 
 __all__ = ["RunFile", "compare", "fingerprint", "model_digest", "read_run", "task_digest", "write_run"]
@@ -35,16 +35,15 @@ class RunFile:
     fingerprint: Mapping[str, Any]
 
 
-def fingerprint(settings: Settings, vllm_version: str | None, scaffold_version: str | None = None) -> dict[str, Any]:
-    """Key -> plain value of all that changes the measurement.
+def fingerprint(settings: Settings, vllm_version: str | None) -> dict[str, Any]:
+    """Key -> plain value of all that changes the measurement (``vllm_version``: None where no model is asked).
 
-    ``vllm_version``: None where no model is asked; ``scaffold_version``: None for the scaffolds of this package.
-    Raises StoreError where the model cannot be read.
+    Harbor's own scaffolds have Harbor's version. Raises StoreError where the model cannot be read.
     """
     used = {key: k for key, k in KNOBS.items() if k.measures and (settings.uses_model or k.scope != "model")}
     found: dict[str, Any] = {key: plain(_masked(key, getattr(settings, key.lower()))) for key in used}
-    found["scaffold version"] = scaffold_version or rolloutgen.__version__
     found["harbor version"] = importlib.metadata.version("harbor")
+    found["scaffold version"] = VERSIONS.get(settings.scaffold, found["harbor version"])
     if settings.uses_model and settings.model_path is not None:
         found["vllm version"] = vllm_version
         found |= {f"MODEL_PATH/{name}": digest for name, digest in model_digest(settings.model_path).items()}

@@ -105,7 +105,7 @@ def scan(
 ) -> Scan:
     """Read every outcome of the shard. ``repair``: also complete the renames that a kill prevented (needs the lock).
 
-    The disk is slow when reading takes ``slow_ratio`` times its own CPU time. Raises StoreError where the disk cannot be read.
+    The disk is slow where reading takes ``slow_ratio`` times its CPU time. Raises StoreError where it cannot be read.
     """
     try:
         present = _present(paths.root)

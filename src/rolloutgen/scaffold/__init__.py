@@ -17,6 +17,9 @@ def _shell(settings: Settings, endpoint: ModelEndpoint) -> Scaffold:
 SCAFFOLDS: Final[Mapping[str, Callable[[Settings, ModelEndpoint], Scaffold]]] = {"shell": _shell}
 """Name -> how to build it. ``oracle`` and ``nop`` are Harbor's, and the engine's."""
 
+VERSIONS: Final[Mapping[str, str]] = {"shell": "1"}
+"""Name -> version, part of a run's fingerprint: raised with every change of what the model is told or allowed."""
+
 
 def build(settings: Settings, endpoint: ModelEndpoint) -> Scaffold:
     """The scaffold that the settings name. Raises ValueError for a name that is not known, with those that are."""

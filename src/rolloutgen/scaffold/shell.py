@@ -6,6 +6,7 @@ from rolloutgen.errors import CommandLostError
 from rolloutgen.models import ModelEndpoint
 from rolloutgen.outcomes import Flag
 from rolloutgen.sandbox.base import ExecResult
+from rolloutgen.scaffold import VERSIONS
 from rolloutgen.scaffold.base import State, Workspace
 from rolloutgen.scaffold.commands import LINE, closing, command_of, is_done, unclosed
 from rolloutgen.scaffold.model import ContextExceededError, ModelClient, Reply
@@ -23,7 +24,7 @@ class Shell:
     """Stateless between attempts, but for the connections to the model server."""
 
     name = "shell"
-    version = "1"
+    version = VERSIONS["shell"]
 
     def __init__(self, client: ModelClient, policy: Policy) -> None:
         self._client = client
