@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final, Protocol
 
 MAX_MEMBERS: Final = 100_000
-MAX_MB: Final = 8192
+MAX_MB: Final = 4096
 """Of all files of one archive together, in MiB."""
 
 _CHUNK: Final = 1 << 20
@@ -32,15 +32,17 @@ class HostileArchiveError(Exception):
 def pack(source: str, out: Writable) -> None:
     """Write ``source`` (a file, or a folder's contents) to ``out``: streamed, owned by root, links kept, no special files.
 
-    A name that cannot be opened is an OSError, and so is a file that shrinks while it is read.
+    Raises OSError for what cannot be read or is neither, and for a file that shrinks meanwhile; HostileArchiveError where
+    more than MAX_MB would come together (a sparse file claims a terabyte for nothing).
     """
     status = os.stat(source)
     with tarfile.open(fileobj=_Sink(out), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as archive:
+        packer = _Packer(archive)
         if stat.S_ISDIR(status.st_mode):
             archive.addfile(_member(".", status, source))
-            _pack_folder(archive, source, ".")
+            packer.folder(source, ".")
         elif stat.S_ISREG(status.st_mode):
-            _pack_file(archive, source, "file", follow=True)
+            packer.file(source, "file", follow=True)
         else:
             raise OSError(f"{source} is neither a file nor a folder")
 
@@ -97,22 +99,37 @@ def _member(name: str, status: os.stat_result, path: str) -> tarfile.TarInfo:
     return member
 
 
-def _pack_folder(archive: tarfile.TarFile, folder: str, name: str) -> None:
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
+class _Packer:
+    """Adds to an archive, and keeps count."""
+
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self._total = 0
+
+    def folder(self, path: str, name: str) -> None:
+        with os.scandir(path) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
             inner = f"{name}/{entry.name}"
-            if entry.is_file(follow_symlinks=False):
-                _pack_file(archive, entry.path, inner)
-            elif entry.is_symlink() or entry.is_dir(follow_symlinks=False):
-                archive.addfile(_member(inner, entry.stat(follow_symlinks=False), entry.path))
-                if entry.is_dir(follow_symlinks=False):
-                    _pack_folder(archive, entry.path, inner)
+            if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
+                self._archive.addfile(_member(inner, entry.stat(follow_symlinks=False), entry.path))
+            if entry.is_dir(follow_symlinks=False):
+                self.folder(entry.path, inner)
+            elif entry.is_file(follow_symlinks=False):
+                self.file(entry.path, inner)
+
+    def file(self, path: str, name: str, *, follow: bool = False) -> None:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            member = _member(name, os.fstat(file.fileno()), path)
+            self._total += member.size
+            _check_total(self._total)
+            self._archive.addfile(member, file)
 
 
-def _pack_file(archive: tarfile.TarFile, path: str, name: str, *, follow: bool = False) -> None:
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        archive.addfile(_member(name, os.fstat(file.fileno()), path), file)
+def _check_total(size: int) -> None:
+    if size > MAX_MB << 20:
+        raise HostileArchiveError(f"more than {MAX_MB} MiB")
 
 
 def _checked(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -123,8 +140,7 @@ def _checked(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         if count >= MAX_MEMBERS:
             raise HostileArchiveError(f"more than {MAX_MEMBERS} members")
         total += member.size
-        if total > MAX_MB << 20:
-            raise HostileArchiveError(f"more than {MAX_MB} MiB")
+        _check_total(total)
         _check_kind(member)
         name = _check_name(member.name, seen, links)
         if member.issym():

@@ -27,7 +27,7 @@ class HeadTail:
 
     @property
     def truncated(self) -> bool:
-        return self._dropped > 0
+        return self._dropped > 0 or self._tail_size > self._half
 
     def value(self) -> bytes:
         tail = b"".join(self._tail)

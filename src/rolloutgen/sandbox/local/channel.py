@@ -34,7 +34,7 @@ class Channel:
             except BlockingIOError:
                 await asyncio.sleep(_FULL_PAUSE_SEC)
             except OSError:
-                break
+                self.close()
         raise SandboxError(f"{self._who} is gone")
 
     async def request(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> "Request":

@@ -33,7 +33,10 @@ def send(end: socket.socket, source: Path) -> int:
     """Pack ``source`` onto ``end`` and close the sending side; bytes sent. Raises OSError of the source or the socket."""
     end.settimeout(IDLE_SEC)
     sender = Sender(end)
-    pack(os.fspath(source), sender)
+    try:
+        pack(os.fspath(source), sender)
+    except HostileArchiveError as error:
+        raise ValueError(f"{source}: too large to copy into a sandbox: {error}") from error
     end.shutdown(socket.SHUT_WR)
     return sender.total
 

@@ -109,6 +109,7 @@ class Init:
             self._reap()
             self._is_disk_full()
             for job in list(self._jobs.values()):
+                job.wake()
                 if job.deadline is not None and time.monotonic() >= job.deadline:
                     job.end("timed_out")
                 self._finish_if_done(job)

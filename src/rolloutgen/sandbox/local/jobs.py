@@ -26,6 +26,9 @@ class Job(Protocol):
     def child_ended(self, pid: int, status: int) -> None:
         """A child of the init was reaped."""
 
+    def wake(self) -> None:
+        """Called now and then: undo what a hostile command may do to the fork."""
+
     def end(self, why: str) -> None:
         """Kill it with everything it started; ``why`` becomes a key of the answer."""
 
@@ -83,13 +86,14 @@ class Exec:
             self.answer = {"status": _shell_status(status)}
 
     def child_ended(self, pid: int, status: int) -> None:
-        if self.answer is None and pid in (self._shell, self.minder):
+        if pid in (self._shell, self.minder):
             self._ended[pid] = status
             self._settle(pid)
 
     def _settle(self, pid: int) -> None:
         """The minder or an orphaned shell is gone: is there still a status to come?"""
-        self.read_report()
+        if self.answer is None:
+            self.read_report()
         if self.answer is not None:
             return
         shell = self._shell
@@ -97,6 +101,10 @@ class Exec:
             self.answer = {"status": _shell_status(self._ended[shell])}
         elif pid == self.minder and (shell is None or not _is_child(shell)):
             self.answer = {"lost": True}
+
+    def wake(self) -> None:
+        if self.minder not in self._ended:
+            os.kill(self.minder, signal.SIGCONT)
 
     def end(self, why: str) -> None:
         self.deadline = None
@@ -118,6 +126,7 @@ class Copy:
     deadline: float | None = None
     answer: dict[str, Any] | None = None
     _data: bytes = b""
+    _ended: bool = False
 
     @classmethod
     def start(cls, message: wire.Message, descriptors: Sequence[int]) -> Self:
@@ -142,6 +151,11 @@ class Copy:
 
     def child_ended(self, pid: int, status: int) -> None:
         """Its report says all; the pipe's end follows."""
+        self._ended = self._ended or pid == self.worker
+
+    def wake(self) -> None:
+        if not self._ended:
+            os.kill(self.worker, signal.SIGCONT)
 
     def end(self, why: str) -> None:
         with suppress(ProcessLookupError):

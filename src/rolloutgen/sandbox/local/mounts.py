@@ -87,6 +87,13 @@ def hide(paths: Iterable[str]) -> None:
                 bind("/dev/null", path)
 
 
+def empty_files(paths: Iterable[str]) -> None:
+    """Give each file that exists an empty one in its place, which can be written; where that cannot be, cover it."""
+    for path in paths:
+        if os.path.exists(path) and not _replace(path, ""):
+            hide([path])
+
+
 def write_network_files(resolv_conf: str | None) -> None:
     """Make names resolve: ``localhost`` always, others where ``resolv_conf`` (the machine's) is given."""
     _folder("/etc")
@@ -121,9 +128,12 @@ def _file(path: str, text: str) -> None:
         file.write(text)
 
 
-def _replace(path: str, text: str) -> None:
-    """Put a file where there may be a link, or one that an ordinary user's world cannot change (then it stays)."""
-    with suppress(OSError):
+def _replace(path: str, text: str) -> bool:
+    """Put a file where there may be a link; False where an ordinary user's world cannot change what is there."""
+    try:
         with suppress(FileNotFoundError):
             os.unlink(path)
         _file(path, text)
+    except OSError:
+        return False
+    return True

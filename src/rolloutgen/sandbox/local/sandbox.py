@@ -56,6 +56,7 @@ class LocalSandbox:
         self._zygote: Zygote | None = None
         self._channel: Channel | None = None
         self._pid = 0
+        self._known = asyncio.Event()
         self._group = cgroups.Group()
         self._started: asyncio.Future[Mapping[str, object]] | None = None
         self._report = SandboxReport()
@@ -68,8 +69,7 @@ class LocalSandbox:
         self._started = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._ground.start_timeout_sec):
-                self._zygote = await self._get_zygote()
-                await self._open_channel(self._zygote)
+                self._channel = await self._ask_for_init()
                 details = await self._started
         except TimeoutError:
             await self.stop()
@@ -156,14 +156,25 @@ class LocalSandbox:
         if "\0" in command or len(command.encode()) > COMMAND_MAX_BYTES:
             raise ValueError(f"a command is text without NUL, of at most {COMMAND_MAX_BYTES} bytes; upload a script instead")
 
-    async def _open_channel(self, zygote: Zygote) -> None:
-        ours, theirs = wire.pair()
-        self._channel = Channel(ours, self._on_message, self._what)
+    async def _ask_for_init(self) -> Channel:
+        """Twice, as the helper process may turn out to be gone when it is asked."""
         try:
-            await zygote.start(self._request(), theirs.fileno())
-        finally:
-            theirs.close()
-        self._watcher = asyncio.create_task(self._watch(self._channel, zygote))
+            return await self._open_channel(await self._get_zygote())
+        except SandboxError:
+            return await self._open_channel(await self._get_zygote())
+
+    async def _open_channel(self, zygote: Zygote) -> Channel:
+        ours, theirs = wire.pair()
+        channel = Channel(ours, self._on_message, self._what)
+        try:
+            with theirs:
+                await zygote.start(self._request(), theirs.fileno())
+        except BaseException:
+            channel.close()
+            raise
+        self._zygote = zygote
+        self._watcher = asyncio.create_task(self._watch(channel, zygote))
+        return channel
 
     def _request(self) -> dict[str, object]:
         spec, ground = self._spec, self._ground
@@ -182,6 +193,8 @@ class LocalSandbox:
         }
 
     def _on_message(self, message: wire.Message) -> None:
+        if message["op"] in ("forked", "failed"):
+            self._known.set()
         if message["op"] == "forked":
             self._pid = message["pid"]
             self._group = cgroups.Group(message["version"], message["folders"])
@@ -246,6 +259,8 @@ class LocalSandbox:
             answer = await self._answer(request)
         if answer.get("missing"):
             raise FileNotFoundError(f"{what}: there is no such file")
+        if answer.get("hostile"):
+            raise SandboxError(f"{what}: refused: {answer['error']}")
         if answer.get("error") or error is not None or answer.get("bytes") != moved:
             reason = answer.get("error") or error or f"{moved} bytes here, {answer.get('bytes')} there"
             raise TransportError(f"{what}: {reason}") from error
@@ -256,6 +271,7 @@ class LocalSandbox:
     async def _stop(self) -> None:
         self._note_oom()
         if self._channel is not None:
+            await self._wait_until_known(self._channel)
             self._channel.close()
         if self._zygote is not None and self._pid:
             if await self._zygote.ended(self._pid, _STOP_SEC) is None:
@@ -267,6 +283,13 @@ class LocalSandbox:
                 break
             await asyncio.sleep(0.02)
         self._on_stop()
+
+    async def _wait_until_known(self, channel: Channel) -> None:
+        """Where a start was cut short: what is not known yet could not be removed."""
+        known, closed = (asyncio.ensure_future(event.wait()) for event in (self._known, channel.closed))
+        await asyncio.wait({known, closed}, timeout=_STOP_SEC, return_when=asyncio.FIRST_COMPLETED)
+        known.cancel()
+        closed.cancel()
 
 
 def _why(status: int | None) -> str:

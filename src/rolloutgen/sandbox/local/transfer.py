@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Callable
 from typing import Any
 
-from rolloutgen.sandbox.archive import pack
+from rolloutgen.sandbox.archive import HostileArchiveError, pack
 
 
 def upload(channel: int, target: str) -> int:
@@ -41,6 +41,8 @@ def reporting(report: int, work: Callable[[], int]) -> Callable[[], None]:
             answer: dict[str, Any] = {"bytes": work()}
         except FileNotFoundError as error:
             answer = {"error": str(error), "missing": True}
+        except HostileArchiveError as error:
+            answer = {"error": str(error), "hostile": True}
         except (OSError, tarfile.TarError, EOFError) as error:
             answer = {"error": str(error) or type(error).__name__, "errno": getattr(error, "errno", None)}
         os.write(report, json.dumps(answer).encode()[:4096])

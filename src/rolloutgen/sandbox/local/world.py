@@ -20,11 +20,8 @@ STAGE: Final = "/tmp"
 _OWN: Final = {"tmp": 0o1777, "home": 0o755, "root": 0o700, "run": 0o755, "app": 0o755, "tests": 0o755, "logs": 0o755}
 """Top-level folders that a sandbox on the machine's root gets empty."""
 _LEFT_OUT: Final = frozenset({*_OWN, "proc", "sys", "dev", "boot", "lost+found", "snap"})
+_SECRET_FILES: Final = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-")
 _SECRETS: Final = (
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/gshadow",
-    "/etc/gshadow-",
     "/etc/ssh",
     "/etc/kubernetes",
     "/etc/rancher",
@@ -111,8 +108,15 @@ def _mounted_below(tops: Sequence[str]) -> list[str]:
     for path, kind in sorted(lines):
         below = any(path.startswith(f"{top}/") for top in tops)
         if below and kind not in _PSEUDO and not any(path == seen or path.startswith(f"{seen}/") for seen in found):
-            found.append(path.encode("utf-8", "surrogateescape").decode("unicode_escape"))
+            found.append(_unescape(path))
     return found
+
+
+def _unescape(path: str) -> str:
+    """As mountinfo writes it. By hand: a codec would be loaded from disk, which is out of reach by now."""
+    for code in (0o40, 0o11, 0o12, 0o134):
+        path = path.replace(f"\\{code:03o}", chr(code))
+    return path
 
 
 def _lay_host_folders(folders: Mapping[str, int], world: World, user_namespace: bool) -> None:
@@ -166,6 +170,7 @@ def _furnish(
     mounts.hide_in_proc()
     world.sys = mounts.mount_sys(old_sys)
     if plan.image == HOST:
+        mounts.empty_files(_SECRET_FILES)
         mounts.hide([*_SECRETS, *plan.hidden])
     for name, mode in {**_OWN, "var/tmp": 0o1777}.items():
         with suppress(FileExistsError):
