@@ -153,9 +153,9 @@ prepare() {
 
 serve_model() {
   [[ $USES_MODEL == 1 ]] || return 0
-  ROLLOUTGEN_MODEL_KEY=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
+  model_key=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
   say "starting the model server; its log: $SERVER_LOG"
-  ROLLOUTGEN_MODEL_KEY=$ROLLOUTGEN_MODEL_KEY ours -m rolloutgen serve "$config" --launch "$launch_dir" --launcher $$ \
+  ours -m rolloutgen serve "$config" --launch "$launch_dir" --launcher $$ \
     </dev/null >>"$log_file" 2>&1 &
   server=$!
   until grep -qs '"state": "ready"' "$launch_dir/server.json"; do
@@ -168,8 +168,7 @@ serve_model() {
 }
 
 drive() {
-  ROLLOUTGEN_MODEL_KEY=${ROLLOUTGEN_MODEL_KEY-} ours -m rolloutgen run "$config" --launch "$launch_dir" --launcher $$ \
-    </dev/null &
+  ours -m rolloutgen run "$config" --launch "$launch_dir" --launcher $$ </dev/null &
   driver=$!
   await_any "$driver" ${server:+"$server"}
   if [[ -n $server ]] && alive "$driver" && ! alive "$server"; then

@@ -5,6 +5,7 @@
 repository=${repository:?set it before this is sourced}
 python=""     # our own
 launch_id=""  # marks every process of a launch, from the lock on
+model_key=""  # of this launch's model server; never in a command line or a file
 status=0      # exit status of the child that was awaited last
 interrupted=0 # the exit status that the first signal asks for; 0: none came
 deadline=0    # in SECONDS: what is being waited for is killed then; 0: never
@@ -23,6 +24,7 @@ ours() {
     [[ $kept_names == *" $name "* || $name == @(LC|CUDA|NVIDIA|NCCL|GLOO|OPENBLAS|TRITON)_* ]] || export -n "${name?}"
   done
   export PYTHONPATH=$repository/src ROLLOUTGEN_LAUNCH=$launch_id
+  [[ -z $model_key ]] || export ROLLOUTGEN_MODEL_KEY=$model_key
   exec setsid "$python" -P "$@" 6>&- 7>&- 8>&-
 }
 
