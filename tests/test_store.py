@@ -334,7 +334,7 @@ def test_many_chunks_and_threads_find_the_same(store: Store, tmp_path: Path) -> 
     shard = instances(f"i{number}" for number in range(300))
     fill(store, shard, ["p-", "ef", "k-"] * 100)
     fast = store.scan(shard, 2)
-    slow = scan(ResultsPaths(tmp_path), shard, 2, repair=True, slow_ratio=0)
+    slow = scan(ResultsPaths(tmp_path), shard, 2, repair=True, slow_waits=0)
     assert (fast.n_pass, fast.n_fail, len(fast.charged)) == (100, 100, 100)
     assert (slow.results, slow.charged, slow.n_done) == (fast.results, fast.charged, fast.n_done)
 

@@ -6,7 +6,7 @@ A trial is done when its outcome.json holds a verdict, and nothing else counts. 
 
 import gc
 import os
-import time
+import resource
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,17 +101,17 @@ class Scan:
 
 
 def scan(
-    paths: ResultsPaths, instances: Sequence[Instance], n_trials: int, *, repair: bool, slow_ratio: float = 4
+    paths: ResultsPaths, instances: Sequence[Instance], n_trials: int, *, repair: bool, slow_waits: float = 1
 ) -> Scan:
     """Read every outcome of the shard. ``repair``: also complete the renames that a kill prevented (needs the lock).
 
-    The disk is slow where reading takes ``slow_ratio`` times its CPU time. Raises StoreError where it cannot be read.
+    The disk is slow where one instance takes ``slow_waits`` waits. Raises StoreError where it cannot be read.
     """
     try:
         present = _present(paths.root)
         with _paused_gc():
             chunks = batched(_wanted(instances, present), _CHUNK)
-            results = dict(_read_all(chunks, _reader(paths.root, n_trials, repair), slow_ratio))
+            results = dict(_read_all(chunks, _reader(paths.root, n_trials, repair), slow_waits))
     except OSError as error:
         raise StoreError(f"{paths.root} could not be read: {error}") from error
     return _assemble(instances, n_trials, results, tuple(sorted(present)))
@@ -145,18 +145,23 @@ def _wanted(instances: Iterable[Instance], present: dict[str, bool]) -> Iterator
 type _Read = Callable[[Iterable[_Found]], list[tuple[int, Results]]]
 
 
-def _read_all(chunks: Iterator[tuple[_Found, ...]], read: _Read, slow_ratio: float) -> Iterator[tuple[int, Results]]:
+def _read_all(chunks: Iterator[tuple[_Found, ...]], read: _Read, slow_waits: float) -> Iterator[tuple[int, Results]]:
     """One chunk after the other, until one shows that the disk lets us wait: then many at once.
 
     Where files come out of memory, threads only quarrel over the interpreter, and take twice the time.
     """
     for chunk in chunks:
-        clock, cpu = time.perf_counter(), time.thread_time()
+        before = _waits()
         yield from read(chunk)
-        if time.perf_counter() - clock > slow_ratio * (time.thread_time() - cpu):
+        if _waits() - before >= slow_waits * len(chunk):
             break
     with ThreadPoolExecutor(_THREADS, "scan") as pool:
         yield from chain.from_iterable(pool.map(read, chunks))
+
+
+def _waits() -> int:
+    """How often this thread gave the processor away to wait for something; a busy machine does not count."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def _reader(root: Path, n_trials: int, repair: bool) -> _Read:
