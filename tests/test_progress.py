@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from driving import until
 from rolloutgen.models import Instance, Outcome, Times, Trial
 from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.progress import PROGRESS, Bar, Lines, Progress, describe
@@ -132,8 +133,7 @@ async def test_a23_the_same_events_feed_every_display_and_a_closed_one_is_let_go
     progress.paused("registry_limit: slow down", 5.0)
     progress.resumed()
     fresh = asyncio.create_task(progress.keep_fresh())
-    while not (tmp_path / PROGRESS).exists():
-        await asyncio.sleep(0.01)
+    await asyncio.to_thread(until, (tmp_path / PROGRESS).exists, "progress.json")
     fresh.cancel()
     progress.last_state()
     progress.let_go()

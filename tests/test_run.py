@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -144,6 +144,10 @@ def test_the_driver_ends_when_its_launcher_dies(site: Site) -> None:
     assert marked(site.launches[-1].name) == []
 
 
+def _has_more(site: Site, process: "subprocess.Popen[bytes]", n_verdicts: int) -> Callable[[], bool]:
+    return lambda: len(site.outcomes()) >= n_verdicts or process.poll() is not None
+
+
 @pytest.mark.slow
 def test_c10_killed_at_random_moments_the_summary_is_that_of_an_undisturbed_run(site: Site, tmp_path: Path) -> None:
     """No verdict lost, none counted twice, none invented."""
@@ -163,8 +167,7 @@ def test_c10_killed_at_random_moments_the_summary_is_that_of_an_undisturbed_run(
             break
         process = site.start()
         before = site.outcomes()
-        more = len(before) + chance.randint(1, 4)
-        until(lambda more=more, process=process: len(site.outcomes()) >= more or process.poll() is not None, "verdicts")
+        until(_has_more(site, process, len(before) + chance.randint(1, 4)), "verdicts")
         kill_session(process)
         assert all(site.outcomes()[path] == content for path, content in before.items())
     stored = site.outcomes()

@@ -11,6 +11,10 @@ from rolloutgen.settings import KNOBS
 BEGIN: Final = "<!-- parameters:begin -->"
 END: Final = "<!-- parameters:end -->"
 
+_LEGEND: Final = (
+    "M: used by scaffolds that ask a model, and required by those alone. F: part of the fingerprint; a run that goes "
+    "on with another value is refused. Empty means that the key is not set, or set to nothing."
+)
 _ASSIGNMENT: Final = re.compile(r"^([A-Z][A-Z0-9_]*)=(\S*)", re.MULTILINE)
 
 
@@ -18,10 +22,10 @@ def table(templates: Path) -> str:
     """Markdown; ``templates`` is the folder of the layers (``serving.env``, ``backend/``, ``scaffold/``)."""
     layered = _layered(templates)
     rows = [
-        f"| `{key}` | {_meaning(knob)} | {_unit(knob)} | {_default(key, knob, layered)} |"
+        f"| `{key}` | {_meaning(knob)} | {knob.unit} | {_default(key, knob, layered)} | {_marks(knob)} |"
         for key, knob in KNOBS.items()
     ]
-    return "\n".join(["| key | meaning | unit | default |", "|---|---|---|---|", *rows]) + "\n"
+    return "\n".join([_LEGEND, "", "| key | meaning | unit | default | |", "|---|---|---|---|---|", *rows]) + "\n"
 
 
 def between_markers(readme: str) -> str:
@@ -48,16 +52,11 @@ def _assignments(file: Path) -> Iterator[tuple[str, str]]:
 
 def _meaning(knob: Knob) -> str:
     text = knob.meaning + (f"; for example `{knob.example}`" if knob.example else "")
-    notes = []
-    if knob.scope == "model":
-        notes.append("only with a scaffold that asks a model")
-    if knob.measures:
-        notes.append("part of the fingerprint")
-    return (text + (f" ({'; '.join(notes)})" if notes else "")).replace("|", "\\|")
+    return text.replace("|", "\\|")
 
 
-def _unit(knob: Knob) -> str:
-    return knob.unit
+def _marks(knob: Knob) -> str:
+    return " ".join(mark for mark, is_so in (("M", knob.scope == "model"), ("F", knob.measures)) if is_so)
 
 
 def _default(key: str, knob: Knob, layered: Mapping[str, Mapping[str, str]]) -> str:

@@ -42,8 +42,10 @@ type Found = Iterable[Finding] | AsyncIterator[Finding]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``needs``: keys; ``model``: only where a model is asked; ``plan``: needs the plan and its tasks;
-    ``work``: only where something is owed."""
+    """``needs``: keys; ``model``: only where a model is asked; ``plan``: needs the plan and its tasks.
+
+    ``work``: not where nothing is owed; where nobody knows what is owed, it runs.
+    """
 
     name: str
     run: Callable[[Context], Found]
@@ -61,7 +63,7 @@ class Check:
         wrong = sorted({*self.needs, *({"SCAFFOLD"} if self.model else ())} & context.draft.invalid)
         if wrong:
             return f"not checked before {', '.join(wrong)} is right"
-        if (self.plan or self.work) and context.plan is None:
+        if self.plan and context.plan is None:
             return "not checked before the index and the results can be read"
         return None
 
