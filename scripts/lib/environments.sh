@@ -216,6 +216,7 @@ gpu_is_seen() {
   { type -P nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; } || compgen -G '/dev/nvidia[0-9]*' >/dev/null
 }
 
+# vllm_pythons: those that vLLM can run with, the best first; first_vllm_python: the best.
 vllm_pythons() {
   local version
   for version in 13 12 11; do
@@ -223,9 +224,15 @@ vllm_pythons() {
   done
 }
 
+first_vllm_python() {
+  local pythons
+  mapfile -t pythons < <(vllm_pythons)
+  printf '%s\n' "${pythons[0]-}"
+}
+
 build_vllm_cuda() {
   local env=$1 python
-  python="$(vllm_pythons | head -n 1)"
+  python="$(first_vllm_python)"
   [[ -n $python ]] || refuse "no Python 3.13, 3.12 or 3.11 for vLLM: install one, or name a vllm command in VLLM_BIN"
   say "making $env with vLLM for GPUs, with $python (about 10 GB; minutes)"
   rm -rf "$env"
@@ -253,7 +260,7 @@ build_vllm_cpu_by_uv() {
   local env=$1 uv python
   uv="$(find_uv)" || refuse "$(cpu_advice)"
   say "pip finds no CPU build of torch $torch_pin; asking uv for one"
-  python="$(vllm_pythons | head -n 1)"
+  python="$(first_vllm_python)"
   "$uv" venv --quiet --seed --python "${python:-3.12}" "$env" >&2 || refuse "$(cpu_advice)"
   "$uv" pip install --quiet --python "$env/bin/python" --no-deps --torch-backend cpu \
     --requirement "$environments_locks/serve-cpu.txt" >&2 </dev/null || refuse "$(cpu_advice)"

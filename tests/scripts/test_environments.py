@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # it makes a dozen environments
 BASE = Path(getattr(sys, "_base_executable", sys.executable))
 HERE = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -66,7 +66,7 @@ class Clone:
 
     def python(self, env: str, code: str) -> str:
         done = subprocess.run(
-            [self.root / env / "bin" / "python", "-c", code], capture_output=True, text=True, check=True
+            [self.root / env / "bin" / "python", "-c", code], env={}, capture_output=True, text=True, check=True
         )
         return done.stdout.strip()
 
@@ -106,7 +106,9 @@ def test_our_environment_is_made_once_and_then_only_looked_at(clone: Clone) -> N
     assert clone.python(".venv", "import harbor_module, rolloutgen; print(rolloutgen.__file__)").startswith(
         str(clone.root / "src")
     )
-    called = subprocess.run([clone.root / ".venv/bin/rolloutgen", "a b"], capture_output=True, text=True, check=True)
+    called = subprocess.run(
+        [clone.root / ".venv/bin/rolloutgen", "a b"], env={}, capture_output=True, text=True, check=True
+    )
     assert called.stdout == "called with a b\n"
     shutil.rmtree(clone.wheels)
     shutil.rmtree(clone.bin)
@@ -276,7 +278,7 @@ def test_what_pyproject_asks_for_is_in_the_locks(repository: Path) -> None:
     import tomllib
 
     project = tomllib.loads((repository / "pyproject.toml").read_text())
-    groups: Mapping[str, list[str]] = {
+    groups = {
         "product": project["project"]["dependencies"],
         "dev": project["dependency-groups"]["dev"],
         "serve": project["dependency-groups"]["serve"],
