@@ -17,13 +17,15 @@
 # failures are reported, not obeyed.
 
 __config_trace() {
-  if [[ $2 != "$__config_self" && $BASH_SUBSHELL == 0 || $1 == failed ]]; then
+  if [[ $2 != "$__config_self" && $4 != __config_* && ($BASH_SUBSHELL == 0 || $1 == failed) ]]; then
     printf '%s\0%s:%s\0%s\0' "$@" >&3
   fi
 }
 
 __config_show_values() {
   local __config_name __config_kind
+  trap - DEBUG ERR
+  set +uET
   while read -r __config_name; do
     case $__config_name in
       BASH* | EPOCH* | COMP_* | COPROC | DIRSTACK | FUNCNAME | GROUPS | HISTCMD | LINENO | MAPFILE | OPT*) continue ;;
@@ -74,11 +76,9 @@ __config_self=${BASH_SOURCE[0]}
 
 [[ -n $__config_lenient ]] || set -u
 set -ET
+trap __config_show_values EXIT
 trap '__config_trace command "${BASH_SOURCE[0]-}" "$LINENO" "$BASH_COMMAND"' DEBUG
 trap '__config_trace failed "${BASH_SOURCE[0]-}" "$LINENO" "status $?: $BASH_COMMAND"' ERR
 # shellcheck disable=SC1090  # the config is the argument
 source "$__config_file"
-trap - DEBUG ERR
-set +uET
-__config_show_values
 printf 'end\0\0\0' >&3

@@ -18,6 +18,9 @@ def misread(file: ShellFile) -> Iterator[Finding]:
     """Everything that keeps ``file`` from being used, by line and key."""
     places = assignments(file.commands)
     yield from _problems(file)
+    for key in file.arrays:
+        where = places[key][-1].where if key in places else ""
+        yield Finding(Level.FATAL, key, "is an array; a setting is one text", where, f"write {key}='ONE TEXT'")
     yield from _set_twice(places)
     yield from _set_for_one_command(file, places)
 
@@ -88,7 +91,7 @@ def _set_for_one_command(file: ShellFile, places: Mapping[str, Sequence[Note]]) 
     broken = {note.where for note in file.problems}
     for key, commands in places.items():
         last = commands[-1]
-        lost = key in KNOBS and key not in file.values and last.where not in broken
+        lost = file.whole and key in KNOBS and key not in (*file.values, *file.arrays) and last.where not in broken
         if lost and not _SPACED.match(last.text):
             message = f"is not set after the line that sets it: {last.text}"
             yield Finding(Level.FATAL, key, message, last.where, f"write {key}=VALUE on a line of its own")

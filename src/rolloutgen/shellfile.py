@@ -22,6 +22,8 @@ _HANG_SEC: Final = 20.0
 """Behind the reader's own limit of ten seconds."""
 _SAID: Final = re.compile(r"(?:[a-z ]+: )?line (\d+): (.*)")
 _UNSET: Final = re.compile(r"([A-Za-z_]\w*): unbound variable", re.ASCII)
+_QUOTED: Final = re.compile(r"`.*'")
+"""The line that a syntax error shows again."""
 _BROKEN_OFF: Final = re.compile(r"syntax error|unexpected (EOF|end of file)")
 _TIMED_OUT: Final = frozenset({124, 137, -signal.SIGTERM, -signal.SIGKILL})
 
@@ -38,13 +40,15 @@ class Note:
 class ShellFile:
     """What Bash made of a file.
 
-    ``values``: key -> text, without all-lower-case names. ``commands``: what ran, in order, one Note a command.
+    ``values``: key -> text, without all-lower-case names; ``arrays``: keys that were set as such.
+    ``commands``: what ran, in order, one Note a command.
     ``strange``: characters that do not belong in it; ``problems``: whatever else is wrong. With either, the values are
     good for nothing but the search for more problems.
     ``whole``: it was read to its end.
     """
 
     values: dict[str, str] = field(default_factory=dict)
+    arrays: list[str] = field(default_factory=list)
     commands: list[Note] = field(default_factory=list)
     strange: list[Note] = field(default_factory=list)
     problems: list[Note] = field(default_factory=list)
@@ -102,6 +106,7 @@ def _read_once(path: Path, name: str, defined: list[str]) -> tuple[ShellFile, di
     status, output, messages = _run(["bash", str(READER), str(path), *defined])
     found = ShellFile()
     failed = _take_records(output, path, name, found)
+    left_early = not found.whole
     missing = _take_messages(messages, path, name, found)
     explained = {note.where for note in (*found.problems, *missing.values())}
     failed_by_line = {note.where: note for note in failed if note.where not in explained}
@@ -109,7 +114,7 @@ def _read_once(path: Path, name: str, defined: list[str]) -> tuple[ShellFile, di
     last = found.commands[-1].where if found.commands else name
     if status in _TIMED_OUT:
         found.problems.append(Note(last, "is still being read after ten seconds: a command waits, or loops"))
-    elif not found.whole and last not in explained:
+    elif left_early and last not in explained:
         found.problems.append(Note(last, "ends the shell before the end of the file (exit or exec)"))
     return found, missing
 
@@ -138,7 +143,7 @@ def _take_records(output: str, path: Path, name: str, found: ShellFile) -> list[
             case "failed":
                 failed.append(Note(note.where, f"a command failed, {text}"))
             case "array":
-                found.problems.append(Note(name, f"{text} is an array; a setting is one text"))
+                found.arrays.append(text)
             case "value":
                 key, _, value = text.partition("=")
                 found.values[key] = value
@@ -152,7 +157,7 @@ def _take_messages(messages: str, path: Path, name: str, found: ShellFile) -> di
     unset: dict[str, Note] = {}
     for line in messages.splitlines():
         said = _SAID.fullmatch(line.removeprefix(f"{path}: ")) if line.startswith(f"{path}: ") else None
-        if said is None:
+        if said is None or _QUOTED.fullmatch(said[2]):
             continue
         note = Note(f"{name}:{said[1]}", said[2])
         variable = _UNSET.fullmatch(said[2])
