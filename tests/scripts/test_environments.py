@@ -111,7 +111,6 @@ def test_our_environment_is_made_once_and_then_only_looked_at(clone: Clone) -> N
     )
     assert called.stdout == "called with a b\n"
     shutil.rmtree(clone.wheels)
-    shutil.rmtree(clone.bin)
     again = clone.run("product")
     assert (again.returncode, again.stderr, again.stdout) == (0, "", "")
 
