@@ -17,7 +17,7 @@
 # failures are reported, not obeyed.
 
 __config_trace() {
-  if [[ $2 != "$__config_self" && $4 != __config_* && ($BASH_SUBSHELL == 0 || $1 == failed) ]]; then
+  if [[ $2 != "$__config_self" && $4 != *__config_* && ($BASH_SUBSHELL == 0 || $1 == failed) ]]; then
     printf '%s\0%s:%s\0%s\0' "$@" >&3
   fi
 }
