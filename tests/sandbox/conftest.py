@@ -1,4 +1,6 @@
-"""Backends and sandboxes for tests. A backend that joins the contract adds its name to BACKENDS and a branch to ``backend``."""
+"""Backends and sandboxes for tests. A backend that joins the contract adds its name to BACKENDS and a branch to
+``backend``.
+"""
 
 import itertools
 import os

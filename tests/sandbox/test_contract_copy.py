@@ -46,7 +46,9 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_folder_there_and_back(sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
     await sandbox.upload(folder, "/deep/er/in")
-    result = await sandbox.exec("/deep/er/in/run.sh; stat -c '%u %g %a' /deep/er/in/run.sh; cat /deep/er/in/link | wc -c")
+    result = await sandbox.exec(
+        "/deep/er/in/run.sh; stat -c '%u %g %a' /deep/er/in/run.sh; cat /deep/er/in/link | wc -c"
+    )
     assert result.stdout == b"ran\n0 0 755\n256\n"
     await sandbox.download("/deep/er/in", tmp_path / "a" / "back")
     assert _tree(tmp_path / "a" / "back") == _tree(folder)

@@ -15,7 +15,9 @@ from .conftest import MakeSandbox
 
 async def _running(sandbox: Sandbox, marker: str) -> bool:
     """Whether a process with ``marker`` in its arguments lives in the sandbox."""
-    script = f"for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f; echo; done 2>/dev/null | grep -c 'sleep {marker} *$'"
+    script = (
+        f"for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f; echo; done 2>/dev/null | grep -c 'sleep {marker} *$'"
+    )
     return (await sandbox.exec(script)).stdout.strip() != b"0"
 
 
@@ -72,7 +74,9 @@ async def test_cwd_env_and_home(make_sandbox: MakeSandbox) -> None:
     assert (await sandbox.exec("pwd", cwd="/usr")).stdout == b"/usr\n"
 
 
-async def test_nothing_of_the_drivers_environment_leaks(monkeypatch: pytest.MonkeyPatch, make_sandbox: MakeSandbox) -> None:
+async def test_nothing_of_the_drivers_environment_leaks(
+    monkeypatch: pytest.MonkeyPatch, make_sandbox: MakeSandbox
+) -> None:
     monkeypatch.setenv("ROLLOUTGEN_TEST_SECRET", "tell-nobody")
     sandbox = await make_sandbox()
     result = await sandbox.exec("env; cat /proc/*/environ")
@@ -97,9 +101,12 @@ async def test_another_user_or_a_clear_refusal(sandbox: Sandbox) -> None:
     try:
         result = await sandbox.exec("id -un; id -u; echo $HOME", user="daemon")
     except SandboxError as error:
-        assert os.geteuid() != 0
-        assert "daemon" in str(error)
-        assert "run as root" in str(error)
+        refusal = str(error)
+    else:
+        refusal = ""
+    if os.geteuid() != 0:
+        assert "daemon" in refusal
+        assert "run as root" in refusal
     else:
         assert result.stdout.splitlines()[:2] == [b"daemon", b"1"]
         assert (await sandbox.exec("touch /usr/x", user=1234)).exit_status != 0
@@ -140,8 +147,8 @@ async def test_timeout_spares_other_commands(sandbox: Sandbox) -> None:
 
 async def test_cancelling_kills_the_whole_tree(sandbox: Sandbox) -> None:
     task = asyncio.create_task(sandbox.exec("setsid sleep 7031 & touch /tmp/up; sleep 7032"))
-    while (await sandbox.exec("test -e /tmp/up")).exit_status:
-        await asyncio.sleep(0.02)
+    while (await sandbox.exec("sleep 0.02; test -e /tmp/up")).exit_status:
+        pass
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,9 +53,13 @@ async def test_hidden_paths_are_empty_also_behind_links(make_local: MakeLocal, l
     backend = make_local(hidden=(repository, link, Path("/etc/passwd"), Path("/no/such/path")))
     sandbox = backend.create(SandboxSpec(launch_id, None, "/app", network=Network.NONE))
     await sandbox.start()
-    result = await sandbox.exec(f"ls -A {repository} /usr/share /root; cat /etc/passwd; echo > {repository}/x || echo no")
+    result = await sandbox.exec(
+        f"ls -A {repository} /usr/share /root; cat /etc/passwd; echo > {repository}/x || echo no"
+    )
     assert result.stdout.replace(b"\n\n", b"\n").split(b"\n")[-2] == b"no"
-    assert (await sandbox.exec(f"ls -A {repository} /usr/share /root | grep -v :$; cat /etc/passwd")).stdout.split() == []
+    assert (
+        await sandbox.exec(f"ls -A {repository} /usr/share /root | grep -v :$; cat /etc/passwd")
+    ).stdout.split() == []
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,9 @@ async def test_unpacked_image_is_the_root(make_local: MakeLocal, launch_id: str,
     backend = make_local(images={"small:1": str(image)})
     sandbox = backend.create(SandboxSpec(launch_id, "small:1", "/work/here", network=Network.NONE))
     await sandbox.start()
-    result = await sandbox.exec('read x < /of-the-image; echo $x; pwd; echo "$0"; echo y > /of-the-image; echo z > /new')
+    result = await sandbox.exec(
+        'read x < /of-the-image; echo $x; pwd; echo "$0"; echo y > /of-the-image; echo z > /new'
+    )
     assert result.stdout == b"here\n/work/here\nsh\n"
     await sandbox.download("/of-the-image", tmp_path / "back")
     assert (tmp_path / "back").read_text() == "y\n"
@@ -171,7 +177,7 @@ async def test_nothing_is_left_of_a_stopped_sandbox(make_sandbox: MakeSandbox, l
 
 
 async def test_closed_backend_leaves_no_process_and_no_descriptor(make_local: MakeLocal, launch_id: str) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = {path.name for path in Path("/proc/self/fd").iterdir()}
     backend = make_local()
     await backend.open()
     for number in range(3):
@@ -180,7 +186,7 @@ async def test_closed_backend_leaves_no_process_and_no_descriptor(make_local: Ma
         await sandbox.exec("sleep 60", timeout_sec=0.05)
     await backend.close()
     assert [command for _, command in _commands() if "zygote.main(" in command and f", {os.getpid()})" in command] == []
-    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1  # the listing's own
+    assert len({path.name for path in Path("/proc/self/fd").iterdir()} - before) <= 1  # the listing's own
 
 
 async def test_init_killed_from_outside_is_a_sandbox_error_that_says_so(sandbox: Sandbox) -> None:

@@ -1,4 +1,6 @@
-"""SIGKILL of the driver, or of all that we could kill: nothing survives, and the sweep removes what cannot vanish by itself."""
+"""SIGKILL of the driver, or of all that we could kill: nothing survives, and the sweep removes what cannot vanish by
+itself.
+"""
 
 import os
 import signal

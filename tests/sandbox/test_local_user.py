@@ -23,14 +23,14 @@ def run_as_nobody(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
     rights = [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}", f"--bounding-set={RIGHTS}"]
     environment = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER.parents[1] / "src")}
     command = ["setpriv", *user, *rights, sys.executable, "-B", *arguments]
-    return subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, cwd=FOLDER.parents[1]
-    )
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=FOLDER.parents[1])
 
 
 if os.geteuid() == 0:
 
-    @pytest.mark.parametrize("name", ["test_contract_exec.py", "test_contract_copy.py", "test_contract_life.py", "test_local.py"])
+    @pytest.mark.parametrize(
+        "name", ["test_contract_exec.py", "test_contract_copy.py", "test_contract_life.py", "test_local.py"]
+    )
     def test_contract_as_an_ordinary_user(tmp_path: Path, name: str) -> None:
         options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", f"--basetemp={tmp_path}/t"]
         result = run_as_nobody(tmp_path, *options, str(FOLDER / name))

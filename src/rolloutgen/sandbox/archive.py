@@ -1,4 +1,5 @@
-"""Tar between this machine and a sandbox. What comes from a sandbox is hostile, and is checked before anything is written.
+"""Tar between this machine and a sandbox. What comes from a sandbox is hostile, and is checked before anything is
+written.
 
 The form: a folder is a member ``.`` and then its contents (``./a/b``); a single file is one member named ``file``.
 """
@@ -10,7 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import IO, Final, Protocol
+from typing import IO, Final, Protocol, cast
 
 MAX_MEMBERS: Final = 100_000
 MAX_MB: Final = 4096
@@ -30,13 +31,16 @@ class HostileArchiveError(Exception):
 
 
 def pack(source: str, out: Writable) -> None:
-    """Write ``source`` (a file, or a folder's contents) to ``out``: streamed, owned by root, links kept, no special files.
+    """Write ``source`` (a file, or a folder's contents) to ``out``: streamed, owned by root, links kept, no special
+    files.
 
-    Raises OSError for what cannot be read or is neither, and for a file that shrinks meanwhile; HostileArchiveError where
-    more than MAX_MB would come together (a sparse file claims a terabyte for nothing).
+    Raises OSError for what cannot be read or is neither, and for a file that shrinks meanwhile; HostileArchiveError
+    where more than MAX_MB would come together (a sparse file claims a terabyte for nothing).
     """
     status = os.stat(source)
-    with tarfile.open(fileobj=_Sink(out), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as archive:
+    with tarfile.open(
+        fileobj=cast("IO[bytes]", _Sink(out)), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK
+    ) as archive:
         packer = _Packer(archive)
         if stat.S_ISDIR(status.st_mode):
             archive.addfile(_member(".", status, source))
@@ -50,11 +54,11 @@ def pack(source: str, out: Writable) -> None:
 def unpack(spool: IO[bytes], target: Path) -> None:
     """Check every member of the archive in ``spool`` (seekable), then write it to ``target``.
 
-    A file goes to the path ``target``, a folder's contents into the folder ``target``. Raises HostileArchiveError before
-    anything is written; tarfile.TarError and EOFError for an archive that is cut off.
+    A file goes to the path ``target``, a folder's contents into the folder ``target``. Raises HostileArchiveError
+    before anything is written; tarfile.TarError and EOFError for an archive that is cut off.
     """
     spool.seek(0)
-    with tarfile.open(fileobj=_Guarded(spool), mode="r:") as archive:
+    with tarfile.open(fileobj=cast("IO[bytes]", _Guarded(spool)), mode="r:") as archive:
         members = list(_checked(archive))
         for member in members:
             _write(archive, member, target)
@@ -74,7 +78,7 @@ class _Sink:
 
 
 class _Guarded:
-    """Reads of an archive, none larger than a chunk: an extended header of gigabytes would be read into memory at once."""
+    """Reads of an archive, none larger than a chunk: a header of gigabytes would be read into memory at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Bounded memory for unbounded output: the head and the tail of a stream, and a line between that says what is missing."""
+"""Bounded memory for unbounded output: head and tail of a stream, and a line between that says what is missing."""
 
 from collections import deque
 

@@ -28,7 +28,7 @@ def find(user: str | int | None) -> Account:
     if user is None or user in (0, "0", "root"):
         return Account()
     wanted = str(user)
-    for name, _, uid, gid, _, home, *_ in _rows("/etc/passwd", 7):
+    for name, _, uid, gid, _, home, *_ in _rows("/etc/passwd", 7, (2, 3)):
         if wanted in (name, uid):
             return Account(int(uid), int(gid), _groups_of(name), name, home or "/")
     if not wanted.isdecimal():
@@ -41,8 +41,8 @@ def check_mapped(account: Account) -> None:
     for kind, number in (("uid", account.uid), ("gid", account.gid)):
         if not _is_mapped(kind, number):
             raise PermissionError(
-                f"user {account.name!r} ({kind} {number}) does not exist in this sandbox: an ordinary user of the machine "
-                f"can offer root alone; run as root, or let the task run as root"
+                f"user {account.name!r} ({kind} {number}) does not exist in this sandbox: an ordinary user of the "
+                f"machine can offer root alone; run as root, or let the task run as root"
             )
 
 
@@ -53,10 +53,10 @@ def _is_mapped(kind: str, number: int) -> bool:
 
 
 def _groups_of(name: str) -> tuple[int, ...]:
-    return tuple(int(gid) for _, _, gid, members, *_ in _rows("/etc/group", 4) if name in members.split(","))
+    return tuple(int(gid) for _, _, gid, members, *_ in _rows("/etc/group", 4, (2,)) if name in members.split(","))
 
 
-def _rows(path: str, columns: int) -> Iterator[list[str]]:
+def _rows(path: str, columns: int, numbers: tuple[int, ...]) -> Iterator[list[str]]:
     """The rows of a file that a hostile sandbox may have replaced by anything: bounded, and never waiting."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -69,5 +69,5 @@ def _rows(path: str, columns: int) -> Iterator[list[str]]:
         os.close(descriptor)
     for line in text.splitlines():
         row = line.split(":")
-        if len(row) >= columns and row[2].isdecimal() and (columns < 7 or row[3].isdecimal()):
+        if len(row) >= columns and all(row[column].isdecimal() for column in numbers):
             yield row

@@ -9,7 +9,8 @@ from rolloutgen.errors import Finding, SandboxError
 from rolloutgen.outcomes import Cause
 from rolloutgen.sandbox.base import Network, SandboxSpec
 from rolloutgen.sandbox.local import preflight
-from rolloutgen.sandbox.local.sandbox import Ground, LocalSandbox
+from rolloutgen.sandbox.local.ground import Ground
+from rolloutgen.sandbox.local.sandbox import LocalSandbox
 from rolloutgen.sandbox.local.zygotes import Zygote
 
 ANY_IMAGE: Final = "*"
@@ -18,9 +19,9 @@ ANY_IMAGE: Final = "*"
 class LocalBackend:
     """Implements ``SandboxBackend`` with namespaces of this machine.
 
-    ``images`` maps an image to its unpacked root folder, or to ``host``: the machine's own root, read-only below a private
-    layer; ``*`` stands for every image and for tasks that name none. ``hidden`` are paths of this machine that no sandbox may
-    see. ``egress`` is the most that any sandbox may reach.
+    ``images`` maps an image to its unpacked root folder, or to ``host``: the machine's own root, read-only below a
+    private layer; ``*`` stands for every image and for tasks that name none. ``hidden`` are paths of this machine that
+    no sandbox may see. ``egress`` is the most that any sandbox may reach.
     """
 
     def __init__(

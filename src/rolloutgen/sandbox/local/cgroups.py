@@ -1,7 +1,7 @@
 """Limits by cgroup, version 2 or 1, whichever the machine lets us use; each controller that is missing is told apart.
 
-A launch owns one folder ``rolloutgen-<launch_id>`` per hierarchy, with one folder per sandbox in it. Only the commands of
-a sandbox are in there, not its init: a sandbox that meets its limit stays able to run the next command.
+A launch owns one folder ``rolloutgen-<launch_id>`` per hierarchy, with one folder per sandbox in it. Only the commands
+of a sandbox are in there, not its init: a sandbox that meets its limit stays able to run the next command.
 """
 
 import errno
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+V1: Final = 1
+V2: Final = 2
 CONTROLLERS: Final = ("memory", "pids", "cpu")
 PIDS_MAX: Final = 2048
 """Processes and threads of one sandbox."""
@@ -30,7 +32,7 @@ class Limits:
     cpus: float | None = None
     pids: int = PIDS_MAX
 
-    def wanted(self) -> dict[str, int | float]:
+    def wanted(self) -> dict[str, float]:
         amounts = {"memory": self.memory_mb, "pids": self.pids, "cpu": self.cpus}
         return {name: amount for name, amount in amounts.items() if amount is not None}
 
@@ -39,7 +41,7 @@ class Limits:
 class Group:
     """The folders of one sandbox: controller -> folder (one folder for all under version 2)."""
 
-    version: int = 2
+    version: int = V2
     folders: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -50,7 +52,7 @@ class Group:
     def oom_kills(self) -> int:
         """Processes killed by the memory limit so far; 0 where nothing counts them."""
         folder = self.folders.get("memory")
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        name = "memory.events" if self.version == V2 else "memory.oom_control"
         if folder is None:
             return 0
         with suppress(OSError):
@@ -59,16 +61,16 @@ class Group:
         return 0
 
     def describe(self) -> dict[str, str]:
-        kept = {name: f"cgroup v{self.version}" for name in self.folders}
+        kept = dict.fromkeys(self.folders, f"cgroup v{self.version}")
         return kept | {name: f"none ({why})" for name, why in self.refused.items()}
 
     def remove(self) -> bool:
         """Try to remove the folders, and the launch's when it is empty; False where members are left."""
-        gone = all([_remove_folder(folder) for folder in self._distinct()])
+        left = [folder for folder in self._distinct() if not _remove_folder(folder)]
         for folder in self._distinct():
             with suppress(OSError):
                 os.rmdir(os.path.dirname(folder))
-        return gone
+        return not left
 
     def _distinct(self) -> set[str]:
         return set(self.folders.values())
@@ -106,9 +108,7 @@ def sweep_cgroups(launch_id: str) -> list[str]:
     removed = []
     for _, mount in _mounts():
         for launch in list(_find(mount, launch_folder(launch_id))):
-            for folder in [*_children(launch), launch]:
-                if _clear(folder):
-                    removed.append(folder)
+            removed += [folder for folder in (*_children(launch), launch) if _clear(folder)]
     return removed
 
 
@@ -116,7 +116,7 @@ def _mounts() -> list[tuple[int, str]]:
     """(version, mount point) of every hierarchy that could hold groups of ours."""
     found = []
     for _, version, mount, options in _mount_table():
-        if version == 2 or set(CONTROLLERS) & set(options):
+        if version == V2 or set(CONTROLLERS) & set(options):
             found.append((version, mount))
     return found
 
@@ -129,12 +129,12 @@ def _mount_table() -> Iterator[tuple[str, int, str, list[str]]]:
             kind, _, options = tail.split()[:3]
             if kind in ("cgroup", "cgroup2"):
                 words = head.split()
-                yield words[3], 2 if kind == "cgroup2" else 1, words[4], options.split(",")
+                yield words[3], V2 if kind == "cgroup2" else V1, words[4], options.split(",")
 
 
 def _own_paths() -> dict[str, str]:
     """Controller (empty: version 2) -> path of this process in that hierarchy."""
-    paths = {}
+    paths: dict[str, str] = {}
     with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as table:
         for line in table:
             _, controllers, path = line.rstrip("\n").split(":", 2)
@@ -148,9 +148,9 @@ def _parents() -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     for root, version, mount, options in _mount_table():
         for controller in CONTROLLERS:
-            if version == 1 and controller not in options:
+            if version == V1 and controller not in options:
                 continue
-            path = own.get(controller if version == 1 else "", "/")
+            path = own.get(controller if version == V1 else "", "/")
             inner = "/" if path == root else path.removeprefix(root if root != "/" else "")
             for parent in (mount + inner.rstrip("/"), mount):
                 if controller not in found and _offers(parent, version, controller):
@@ -161,7 +161,7 @@ def _parents() -> dict[str, tuple[int, str]]:
 def _offers(parent: str, version: int, controller: str) -> bool:
     if not os.access(parent, os.W_OK):
         return False
-    if version == 1:
+    if version == V1:
         return True
     with suppress(OSError):
         return controller in Path(parent, "cgroup.subtree_control").read_text().split()
@@ -173,7 +173,7 @@ def _make(folder: str, version: int) -> None:
     for _ in range(10):  # another sandbox's end may remove the empty launch folder between the two steps
         with suppress(FileExistsError):
             os.mkdir(launch)
-        if version == 2:
+        if version == V2:
             usable = Path(launch, "cgroup.controllers").read_text().split()
             wanted = " ".join(f"+{name}" for name in CONTROLLERS if name in usable)
             Path(launch, "cgroup.subtree_control").write_text(wanted)
@@ -187,17 +187,17 @@ def _make(folder: str, version: int) -> None:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
 
 
-def _write_limit(folder: str, version: int, controller: str, amount: int | float) -> None:
+def _write_limit(folder: str, version: int, controller: str, amount: float) -> None:
     if controller == "memory":
         limit = str(int(amount) << 20)
-        _write(folder, "memory.max" if version == 2 else "memory.limit_in_bytes", limit)
+        _write(folder, "memory.max" if version == V2 else "memory.limit_in_bytes", limit)
         with suppress(OSError):  # absent where the kernel does not account swap
-            _write(folder, *(("memory.swap.max", "0") if version == 2 else ("memory.memsw.limit_in_bytes", limit)))
+            _write(folder, *(("memory.swap.max", "0") if version == V2 else ("memory.memsw.limit_in_bytes", limit)))
     elif controller == "pids":
         _write(folder, "pids.max", str(int(amount)))
     else:
         quota = str(max(1000, int(amount * _CPU_PERIOD_USEC)))
-        _write(folder, *(("cpu.max", f"{quota} {_CPU_PERIOD_USEC}") if version == 2 else ("cpu.cfs_quota_us", quota)))
+        _write(folder, *(("cpu.max", f"{quota} {_CPU_PERIOD_USEC}") if version == V2 else ("cpu.cfs_quota_us", quota)))
 
 
 def _write(folder: str, name: str, text: str) -> None:

@@ -1,4 +1,6 @@
-"""The driver's end of a socket to the zygote or to an init: requests with numbered answers, on the event loop, no thread."""
+"""The driver's end of a socket to the zygote or to an init: requests with numbered answers, on the event loop, no
+thread.
+"""
 
 import asyncio
 import itertools
@@ -30,11 +32,13 @@ class Channel:
         """Raises SandboxError where the other side is gone."""
         while not self.closed.is_set():
             try:
-                return wire.send(self._end, message, fds)
+                wire.send(self._end, message, fds)
             except BlockingIOError:
                 await asyncio.sleep(_FULL_PAUSE_SEC)
             except OSError:
                 self.close()
+            else:
+                return
         raise SandboxError(f"{self._who} is gone")
 
     async def request(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> "Request":
@@ -70,10 +74,13 @@ class Channel:
         except OSError:
             received = None
         if received is None:
-            return self.close()
-        message, _ = received
-        if message["op"] != "answer":
-            return self._on_message(message)
+            self.close()
+        elif received[0]["op"] == "answer":
+            self._settle(received[0])
+        else:
+            self._on_message(received[0])
+
+    def _settle(self, message: wire.Message) -> None:
         answer = self._waiting.pop(message["id"], None)
         if answer is not None and not answer.done():
             answer.set_result(message)

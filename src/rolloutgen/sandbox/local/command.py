@@ -1,14 +1,15 @@
 """Processes that an init forks: a command under its minder, and a copy.
 
-The minder is a subreaper: whatever the command starts stays below it, also what forks twice or makes a session of its own, so
-that the whole tree can be found and killed. It reports the shell's pid and then its wait status, and leaves; daemons
-that the ended command left are then the init's children, as in a container.
+The minder is a subreaper: whatever the command starts stays below it, also what forks twice or makes a session of its
+own, so that the whole tree can be found and killed. It reports the shell's pid and then its wait status, and leaves;
+daemons that the ended command left are then the init's children, as in a container.
 """
 
 import os
 import resource
 import signal
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ def find_shell() -> str | None:
     return next((path for path in _SHELLS if os.access(path, os.X_OK)), None)
 
 
+def require_shell(image: str) -> None:
+    """Raise FileNotFoundError where ``image`` has none."""
+    if find_shell() is None:
+        raise FileNotFoundError(f"{image}: it has no bash and no sh")
+
+
 def fork_minded(command: Command, report: int) -> int:
     """Start ``command`` under a minder that writes to ``report``; the pid of the minder."""
     return _fork(lambda: _mind(command, report))
@@ -61,8 +68,9 @@ def _fork(body: Callable[[], None]) -> int:
     if pid == 0:
         try:
             body()
-        finally:
-            os._exit(1)
+        except BaseException:  # noqa: BLE001  (nothing may run on in this fork)
+            sys.excepthook(*sys.exc_info())
+        os._exit(1)
     return pid
 
 
@@ -102,7 +110,7 @@ def _become(command: Command) -> NoReturn:
         _reduce_to(command.account)
         os.chdir(command.cwd)
         _exec_shell(command)
-    except BaseException as error:  # nothing may run on in this fork
+    except BaseException as error:  # noqa: BLE001  (nothing may run on in this fork)
         with suppress(OSError):
             os.write(2, f"the command could not be started: {error}\n".encode(errors="replace"))
     os._exit(CANNOT_RUN)
@@ -114,7 +122,7 @@ def _exec_shell(command: Command) -> NoReturn:
         raise FileNotFoundError("no bash and no sh is left in this sandbox")
     name = os.path.basename(shell)
     arguments = ["busybox", "sh"] if name == "busybox" else [name]
-    os.execve(shell, [*arguments, "-c", command.text], dict(command.env))
+    os.execve(shell, [*arguments, "-c", command.text], dict(command.env))  # noqa: S606  (what this is for)
 
 
 def _limit(command: Command) -> None:

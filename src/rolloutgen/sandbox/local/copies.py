@@ -30,7 +30,7 @@ class Sender:
 
 
 def send(end: socket.socket, source: Path) -> int:
-    """Pack ``source`` onto ``end`` and close the sending side; bytes sent. Raises OSError of the source or the socket."""
+    """Pack ``source`` onto ``end`` and close the sending side; bytes sent. Raises OSError of either."""
     end.settimeout(IDLE_SEC)
     sender = Sender(end)
     try:

@@ -1,8 +1,8 @@
 """Pid 1 of one sandbox: builds its world, then runs commands and copies for the driver until the control socket ends.
 
-It is a fork of the zygote: nothing of it lies in the sandbox's files. It stays outside the sandbox's limits and keeps more
-rights than any command has, so that a command can neither starve, trace nor stop it. When it goes, the kernel kills
-everything in its pid namespace.
+It is a fork of the zygote: nothing of it lies in the sandbox's files. It stays outside the sandbox's limits and keeps
+more rights than any command has, so that a command can neither starve, trace nor stop it. When it goes, the kernel
+kills everything in its pid namespace.
 """
 
 import os
@@ -31,10 +31,9 @@ def run(control: socket.socket, request: wire.Message, group: cgroups.Group) -> 
         if request["network"] != "open":
             linux.raise_loopback()
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        if command.find_shell() is None:
-            raise FileNotFoundError(f"{request['image']}: it has no bash and no sh")
+        command.require_shell(request["image"])
         filtered = _harden(request["user_namespace"])
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  (whatever it is, the driver must hear of it)
         wire.send(control, {"op": "failed", "error": str(error) or type(error).__name__})
         return
     details = {"limits": group.describe(), "seccomp": filtered, "sys": built.sys, "read_only": built.read_only}

@@ -6,13 +6,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from rolloutgen.sandbox.local import accounts, command, ptree, transfer, wire
 
+TIMED_OUT: Final = 124
+
 
 class Job(Protocol):
-    """``report`` is the pipe of the fork, ``deadline`` a monotonic time, ``answer`` what goes to the driver (None: not yet)."""
+    """``report`` is the pipe of the fork, ``deadline`` a monotonic time, ``answer`` what goes to the driver (None: not
+    yet).
+    """
 
     number: int
     report: int
@@ -35,7 +39,9 @@ class Job(Protocol):
 
 @dataclass(slots=True)
 class Exec:
-    """A command. Where a hostile one killed its minder, the shell became the init's own child, and its status is still true."""
+    """A command. Where a hostile one killed its minder, the shell became the init's own child, and its status is still
+    true.
+    """
 
     minder: int
     report: int
@@ -111,8 +117,8 @@ class Exec:
         if self.answer is not None:
             return
         roots = [self.minder, *([self._shell] if self._shell and self.minder in self._ended else [])]
-        clean = all([ptree.kill_tree(root) for root in roots])
-        self.answer = {"status": 124, why: True, "clean": clean}
+        left = [root for root in roots if not ptree.kill_tree(root)]
+        self.answer = {"status": TIMED_OUT, why: True, "clean": not left}
 
 
 @dataclass(slots=True)
@@ -149,7 +155,7 @@ class Copy:
             self.closed = True
             self.answer = transfer.parse_report(self._data)
 
-    def child_ended(self, pid: int, status: int) -> None:
+    def child_ended(self, pid: int, status: int) -> None:  # noqa: ARG002  (as the Protocol has it)
         """Its report says all; the pipe's end follows."""
         self._ended = self._ended or pid == self.worker
 

@@ -13,6 +13,7 @@ from typing import Final
 from rolloutgen.sandbox.local import linux
 
 SHM_SIZE_MB: Final = 256
+_SHM: Final = "/dev/shm"  # noqa: S108  (the sandbox's own)
 DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
 
 _QUIET: Final = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
@@ -63,7 +64,7 @@ def mount_dev(devices: dict[str, int]) -> None:
     for folder in ("pts", "shm"):
         os.mkdir(f"/dev/{folder}")
     linux.mount("devpts", "/dev/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
-    linux.mount("tmpfs", "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777,size={SHM_SIZE_MB}m")
+    linux.mount("tmpfs", _SHM, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777,size={SHM_SIZE_MB}m")
     links = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"}
     links |= {name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))}
     for name, target in links.items():

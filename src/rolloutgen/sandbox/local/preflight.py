@@ -10,8 +10,9 @@ from rolloutgen.errors import Finding, Level, SandboxError
 from rolloutgen.sandbox.base import Network, Sandbox, SandboxSpec
 
 _MEND_NAMESPACES = (
-    "run as root (in a container: --privileged), or allow user namespaces: sysctl user.max_user_namespaces=65536, and where they "
-    "exist kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0; or use BACKEND=kubernetes"
+    "run as root (in a container: --privileged), or allow user namespaces: sysctl user.max_user_namespaces=65536, and "
+    "where they exist kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0; "
+    "or use BACKEND=kubernetes"
 )
 
 
@@ -28,7 +29,7 @@ def check_images(images: Sequence[str | None], folder_of: Callable[[str | None],
         folder = folder_of(image)
         name = "tasks that name no image" if image is None else f"image {image!r}"
         if folder is None:
-            example = f"LOCAL_IMAGES='{image or '*'}=/path/to/unpacked/root', or LOCAL_IMAGES='*=host' for the machine's own root"
+            example = f"LOCAL_IMAGES='{image or '*'}=/path/to/unpacked/root', or '*=host' for the machine's own root"
             findings.append(_fatal("LOCAL_IMAGES", f"{name}: not mapped", f"set {example}"))
         elif folder != "host" and not Path(folder).is_dir():
             mend = "unpack the image there (docker export NAME | tar -x -C FOLDER), or correct the path"
@@ -40,7 +41,9 @@ def check_egress(egress: Network) -> list[Finding]:
     if egress is not Network.OPEN:
         return []
     message = "open: sandboxes of tasks that allow a network use this machine's own, with all that it reaches"
-    return [Finding(Level.WARN, "SANDBOX_EGRESS", message, mend="set SANDBOX_EGRESS=model-only or none to cut them off")]
+    return [
+        Finding(Level.WARN, "SANDBOX_EGRESS", message, mend="set SANDBOX_EGRESS=model-only or none to cut them off")
+    ]
 
 
 async def check_probe(factory: Factory, image: str | None, launch_id: str) -> list[Finding]:
@@ -61,7 +64,10 @@ async def check_probe(factory: Factory, image: str | None, launch_id: str) -> li
     if result.exit_status != 0:
         message = f"local: `true` ends with {result.exit_status} in a sandbox: {result.stderr.decode(errors='replace')}"
         return [_fatal("BACKEND", message, "look at the image's root folder: is it whole?")]
-    return [Finding(Level.OK, "BACKEND", "local: a sandbox was started, ran `true` and was removed"), *_quality(details)]
+    return [
+        Finding(Level.OK, "BACKEND", "local: a sandbox was started, ran `true` and was removed"),
+        *_quality(details),
+    ]
 
 
 def _quality(details: Mapping[str, object]) -> list[Finding]:
@@ -69,11 +75,17 @@ def _quality(details: Mapping[str, object]) -> list[Finding]:
     limits = details.get("limits")
     for name, how in sorted(limits.items()) if isinstance(limits, dict) else ():
         level = Level.OK if str(how).startswith("cgroup") else Level.WARN
-        mend = "" if level is Level.OK else "run as root, or in a cgroup that is delegated to you (systemd-run --user --scope -p Delegate=yes)"
+        mend = (
+            ""
+            if level is Level.OK
+            else "run as root, or in a cgroup that is delegated to you (systemd-run --user --scope -p Delegate=yes)"
+        )
         findings.append(Finding(level, f"limit of {name}", str(how), mend=mend))
     filtered = str(details.get("seccomp"))
     level = Level.OK if filtered == "filter" else Level.WARN
-    findings.append(Finding(level, "seccomp", filtered, mend="" if level is Level.OK else "use a kernel with CONFIG_SECCOMP_FILTER"))
+    findings.append(
+        Finding(level, "seccomp", filtered, mend="" if level is Level.OK else "use a kernel with CONFIG_SECCOMP_FILTER")
+    )
     read_only = details.get("read_only")
     if read_only and isinstance(read_only, dict):
         listed = ", ".join(f"{path} ({why})" for path, why in sorted(read_only.items()))

@@ -16,8 +16,8 @@ _PAUSE_SEC: Final = 0.005
 def kill_tree(root: int) -> bool:
     """Kill everything below ``root``, then itself; False where something would not die in about 2 s.
 
-    First all are stopped, until no new one appears, so that none forks away while it is killed. ``root`` goes last: while
-    it lives, nothing below it can slip away to the init.
+    First all are stopped, until no new one appears, so that none forks away while it is killed. ``root`` goes last:
+    while it lives, nothing below it can slip away to the init.
     """
     clean = _kill_below(root)
     _signal({root}, signal.SIGKILL)

@@ -5,7 +5,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from rolloutgen.outcomes import Cause
 from rolloutgen.sandbox.base import ExecResult, SandboxReport, SandboxSpec
 from rolloutgen.sandbox.local import cgroups, copies, wire
 from rolloutgen.sandbox.local.channel import Channel, Request
+from rolloutgen.sandbox.local.ground import Ground
 from rolloutgen.sandbox.local.streams import Streams
 from rolloutgen.sandbox.local.threads import in_thread
 from rolloutgen.sandbox.local.zygotes import Zygote
@@ -25,22 +26,6 @@ COMMAND_MAX_BYTES: Final = 128 * 1024 - 1
 _KILL_SEC: Final = 10.0
 _PING_SEC: Final = 30.0
 _STOP_SEC: Final = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What a sandbox stands on: fixed by the backend when it is created. ``image`` is "host" or a folder."""
-
-    launch_id: str
-    image: str
-    hidden: tuple[str, ...]
-    network: str
-    output_limit: int
-    start_timeout_sec: float
-
-    @property
-    def default_workdir(self) -> str:
-        return "/app" if self.image == "host" else "/"
 
 
 class LocalSandbox:
@@ -110,8 +95,7 @@ class LocalSandbox:
         return ExecResult(answer["status"], out[0], err[0], timed_out, truncated=out[1] or err[1])
 
     async def upload(self, source: Path, target: str) -> None:
-        if not source.exists():
-            raise ValueError(f"{source} does not exist")
+        _check_exists(source)
         what = f"upload of {source} to {target} in {self._what}"
         await self._copy("upload", target, what, lambda end: copies.send(end, source))
 
@@ -154,7 +138,9 @@ class LocalSandbox:
 
     def _check_command(self, command: str) -> None:
         if "\0" in command or len(command.encode()) > COMMAND_MAX_BYTES:
-            raise ValueError(f"a command is text without NUL, of at most {COMMAND_MAX_BYTES} bytes; upload a script instead")
+            raise ValueError(
+                f"a command is text without NUL, of at most {COMMAND_MAX_BYTES} bytes; upload a script instead"
+            )
 
     async def _ask_for_init(self) -> Channel:
         """Twice, as the helper process may turn out to be gone when it is asked."""
@@ -168,29 +154,13 @@ class LocalSandbox:
         channel = Channel(ours, self._on_message, self._what)
         try:
             with theirs:
-                await zygote.start(self._request(), theirs.fileno())
+                await zygote.start(self._ground.start_request(self._spec), theirs.fileno())
         except BaseException:
             channel.close()
             raise
         self._zygote = zygote
         self._watcher = asyncio.create_task(self._watch(channel, zygote))
         return channel
-
-    def _request(self) -> dict[str, object]:
-        spec, ground = self._spec, self._ground
-        return {
-            "op": "start",
-            "launch_id": ground.launch_id,
-            "name": spec.name,
-            "image": ground.image,
-            "hidden": ground.hidden,
-            "network": ground.network,
-            "workdir": spec.workdir or ground.default_workdir,
-            "storage_mb": spec.storage_mb,
-            "memory_mb": spec.memory_mb,
-            "cpus": spec.cpus,
-            "pids": cgroups.PIDS_MAX,
-        }
 
     def _on_message(self, message: wire.Message) -> None:
         if message["op"] in ("forked", "failed"):
@@ -290,6 +260,11 @@ class LocalSandbox:
         await asyncio.wait({known, closed}, timeout=_STOP_SEC, return_when=asyncio.FIRST_COMPLETED)
         known.cancel()
         closed.cancel()
+
+
+def _check_exists(source: Path) -> None:
+    if not source.exists():
+        raise ValueError(f"{source} does not exist")
 
 
 def _why(status: int | None) -> str:

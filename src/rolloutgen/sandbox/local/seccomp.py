@@ -131,7 +131,9 @@ def program(machine: str) -> bytes | None:
         steps += [_instruction(_JUMP_GE, _X32, 0, 1), _instruction(_RETURN, _ERRNO | errno.ENOSYS)]
     for number in sorted({**_FORBIDDEN[machine], **_FORBIDDEN_EVERYWHERE}.values()):
         steps += _refuse(number, errno.EPERM)
-    steps += _refuse(_CLONE3, errno.ENOSYS)  # its flags lie in memory, out of the filter's sight: libc falls back to clone
+    steps += _refuse(
+        _CLONE3, errno.ENOSYS
+    )  # its flags lie in memory, out of the filter's sight: libc falls back to clone
     steps += [_instruction(_JUMP_EQUAL, _CLONE[machine], 0, 3), _instruction(_LOAD, _FIRST_ARGUMENT)]
     steps += [_instruction(_JUMP_SET, _NEW_NAMESPACES, 0, 1), _instruction(_RETURN, _ERRNO | errno.EPERM)]
     steps += [_instruction(_RETURN, _ALLOW)]

@@ -7,7 +7,9 @@ from contextlib import suppress
 
 
 async def in_thread[T](work: Callable[[], T], interrupt: Callable[[], None]) -> T:
-    """Run ``work`` in a new thread. On cancellation ``interrupt`` is called, which must make it end soon; then it is awaited."""
+    """Run ``work`` in a new thread. On cancellation ``interrupt`` is called, which must make it end soon; then it is
+    awaited.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -23,7 +25,7 @@ async def in_thread[T](work: Callable[[], T], interrupt: Callable[[], None]) -> 
         result, error = None, None
         try:
             result = work()
-        except BaseException as failure:
+        except BaseException as failure:  # noqa: BLE001  (handed to the one that waits)
             error = failure
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, error)

@@ -8,7 +8,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any, cast
 
 from rolloutgen.sandbox.archive import HostileArchiveError, pack
 
@@ -17,7 +17,7 @@ def upload(channel: int, target: str) -> int:
     """Unpack the archive that arrives on ``channel`` at ``target``; bytes received."""
     with os.fdopen(channel, "rb") as stream:
         counted = _Counted(stream.read)
-        with tarfile.open(fileobj=counted, mode="r|") as archive:
+        with tarfile.open(fileobj=cast("IO[bytes]", counted), mode="r|") as archive:
             for member in archive:
                 _place(archive, member, target)
         while counted.read(1 << 16):

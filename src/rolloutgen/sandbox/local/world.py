@@ -1,8 +1,8 @@
 """Build the root of one sandbox and move into it. Runs once, in the init, before any command.
 
-The writable layer is one tmpfs of the sandbox's storage limit: full is this sandbox's own limit, and everything vanishes with
-the namespace, also after SIGKILL. Below it lies the machine's root, folder by folder (in a user namespace an overlay over
-``/`` fails where other file systems are mounted below it), or an unpacked image.
+The writable layer is one tmpfs of the sandbox's storage limit: full is this sandbox's own limit, and everything
+vanishes with the namespace, also after SIGKILL. Below it lies the machine's root, folder by folder (in a user namespace
+an overlay over ``/`` fails where other file systems are mounted below it), or an unpacked image.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Final
 from rolloutgen.sandbox.local import linux, mounts
 
 HOST: Final = "host"
-STAGE: Final = "/tmp"
+STAGE: Final = "/tmp"  # noqa: S108  (a folder that every machine has; covered in a private namespace)
 
 _OWN: Final = {"tmp": 0o1777, "home": 0o755, "root": 0o700, "run": 0o755, "app": 0o755, "tests": 0o755, "logs": 0o755}
 """Top-level folders that a sandbox on the machine's root gets empty."""
@@ -162,9 +162,7 @@ def _overlay(lower: int, name: str, target: str, user_namespace: bool) -> None:
     linux.mount("overlay", target, "overlay", linux.MS_NODEV, options + (",userxattr" if user_namespace else ""))
 
 
-def _furnish(
-    plan: Plan, world: World, devices: dict[str, int], old_sys: int, resolv_conf: str | None
-) -> None:
+def _furnish(plan: Plan, world: World, devices: dict[str, int], old_sys: int, resolv_conf: str | None) -> None:
     mounts.mount_proc()
     mounts.mount_dev(devices)
     mounts.hide_in_proc()

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 
 from rolloutgen.sandbox.local import cgroups, init, linux, wire
@@ -76,8 +77,10 @@ def _handle(
             for descriptor in own:
                 os.close(descriptor)
             _start(socket.socket(fileno=descriptors[0]), message | {"user_namespace": user_namespace})
-        finally:
-            os._exit(0)
+        except BaseException:  # noqa: BLE001  (a bug of ours, and nothing may run on in this fork)
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
     for descriptor in descriptors:
         os.close(descriptor)
     return launcher
@@ -93,16 +96,28 @@ def _start(channel: socket.socket, request: wire.Message) -> None:
     except OSError as error:
         wire.send(channel, {"op": "failed", "error": f"namespaces: {error.strerror}"})
         return
-    orphaned, held = os.pipe2(os.O_CLOEXEC)
+    zygote, launcher = os.getppid(), os.getpid()
     pid = os.fork()
     if pid == 0:
-        os.close(held)
-        os.read(orphaned, 1)  # the end of the one that forked us: the zygote is our parent now
-        os.close(orphaned)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        init.run(channel, request, group)
+        if _wait_for_parent(zygote, launcher):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            init.run(channel, request, group)
         return
     wire.send(channel, {"op": "forked", "pid": pid, "version": group.version, "folders": group.folders})
+
+
+def _wait_for_parent(zygote: int, launcher: int) -> bool:
+    """Until the zygote is this process's parent; False where it is gone.
+
+    Only then may the parent's death be ours too: the launcher ends on purpose. The machine's own /proc tells; the pid
+    namespace that we are the first of knows no parent.
+    """
+    while True:
+        with open("/proc/self/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])
+        if parent != launcher:
+            return parent == zygote
+        time.sleep(0.0002)
 
 
 def _reap(control: socket.socket, launchers: set[int]) -> None:

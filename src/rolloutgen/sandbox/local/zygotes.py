@@ -72,7 +72,7 @@ class Zygote:
                 await self._channel.send({"op": "kill", "pid": pid})
 
     async def ended(self, pid: int, timeout_sec: float) -> int | None:
-        """Wait for the end of the init ``pid``: its exit code (-n: signal n), or None where it is not heard of in time."""
+        """Wait for the end of the init ``pid``: its exit code (-n: signal n); None: not heard of in time."""
         end = self._ends.setdefault(pid, self._loop.create_future())
         await self._wait_for(end, timeout_sec)
         return end.result() if end.done() else None
