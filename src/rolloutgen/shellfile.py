@@ -111,12 +111,18 @@ def _read_once(path: Path, name: str, defined: list[str]) -> tuple[ShellFile, di
     explained = {note.where for note in (*found.problems, *missing.values())}
     failed_by_line = {note.where: note for note in failed if note.where not in explained}
     found.problems.extend(failed_by_line.values())
-    last = found.commands[-1].where if found.commands else name
+    last = _last_place(found, name)
     if status in _TIMED_OUT:
         found.problems.append(Note(last, "is still being read after ten seconds: a command waits, or loops"))
     elif left_early and last not in explained:
         found.problems.append(Note(last, "ends the shell before the end of the file (exit or exec)"))
     return found, missing
+
+
+def _last_place(found: ShellFile, name: str) -> str:
+    """Where the last command stands. One that was interrupted is traced again, at line 1, when the shell ends."""
+    *before, last = found.commands or [Note(name, "")]
+    return before[-1].where if before and before[-1].text == last.text else last.where
 
 
 def _run(command: list[str]) -> tuple[int, str, str]:
