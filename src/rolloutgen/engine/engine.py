@@ -92,7 +92,7 @@ class Engine:
                 record.rewards = await loop.run_in_executor(self._executor, read_rewards, folder)
         finally:
             del ATTEMPTS[token]
-            await _to_the_end(self._close_transcript(record, transcript))
+            _close_transcript(record, transcript)
 
     async def _make_trial(self, plan: "Plan") -> "AttemptTrial":
         """In a thread: it makes folders and validates. A cancelled caller leaves nothing open."""
@@ -105,16 +105,17 @@ class Engine:
             making.add_done_callback(_discard)
             raise
 
-    async def _close_transcript(self, record: Record, transcript: Transcript) -> None:
-        """The last line says how it ended; a transcript that cannot be written is an error of the attempt."""
-        state = record.state
-        ending = "interrupted" if record.interrupted else state.ending or record.phase.value
-        failures = [f"{failure.kind}: {failure.message}" for failure in record.failures]
-        try:
-            transcript.write("end", ending=ending, turns=state.turns, flags=sorted(state.flags), failures=failures)
-            await asyncio.get_running_loop().run_in_executor(self._executor, transcript.close)
-        except (OSError, ValueError) as error:
-            record.fail(error)
+
+def _close_transcript(record: Record, transcript: Transcript) -> None:
+    """The last line says how it ended; a transcript that cannot be written is an error of the attempt."""
+    state = record.state
+    ending = "interrupted" if record.interrupted else state.ending or record.phase.value
+    failures = [f"{failure.kind}: {failure.message}" for failure in record.failures]
+    try:
+        transcript.write("end", ending=ending, turns=state.turns, flags=sorted(state.flags), failures=failures)
+        transcript.close()
+    except (OSError, ValueError) as error:
+        record.fail(error)
 
 
 async def _remove_sandboxes(record: Record) -> None:

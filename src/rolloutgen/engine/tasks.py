@@ -4,6 +4,7 @@ Harbor itself reads, checks and hashes the task again for every trial, on the ev
 """
 
 import asyncio
+import os
 from collections import OrderedDict
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, override
 
+from harbor.models.task.config import TaskConfig
 from harbor.models.task.file_filter import TaskFileFilter
+from harbor.models.task.paths import TaskPaths
 from harbor.models.task.task import Task
 from harbor.utils.file_selection import FileSelection
 
@@ -56,11 +59,21 @@ class TaskCache:
 
 
 class _SelectedOnce(TaskFileFilter):
-    """Harbor's file filter, which remembers its answers: the walk over tests/ is done when the task is loaded."""
+    """Harbor's choice of the files that are copied into a sandbox, made when the task is loaded.
+
+    Harbor walks the same folders four times for every trial, with every rule of .harborignore. A folder of plain files
+    is taken whole after one look; any other is left to Harbor, once.
+    """
 
     def __init__(self, task_dir: Path) -> None:
         super().__init__(task_dir)
         self._selections: dict[Path, FileSelection] = {}
+        self._whole: list[Path] = []
+        for folder in (self.task_dir / "tests", self.task_dir / "solution"):
+            if is_plain(folder):
+                self._whole.append(folder)
+                names = tuple(Path(name) for name in os.listdir(folder))  # noqa: PTH208 - names are what is wanted
+                self._selections[folder] = FileSelection(folder, names, includes_all_entries=True)
 
     @override
     def select(self, source_dir: Path) -> FileSelection:
@@ -68,10 +81,46 @@ class _SelectedOnce(TaskFileFilter):
             self._selections[source_dir] = super().select(source_dir)
         return self._selections[source_dir]
 
+    @override
+    def is_excluded(self, path: Path) -> bool:
+        return path.parent not in self._whole and path not in self._whole and super().is_excluded(path)
+
+
+def is_plain(folder: Path) -> bool:
+    """Whether ``folder`` holds regular files and folders alone, and no .harborignore: nothing in it needs a rule."""
+    try:
+        waiting = [os.fspath(folder)]
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif not entry.is_file(follow_symlinks=False) or entry.name == TaskFileFilter.IGNORE_FILENAME:
+                        return False
+    except OSError:
+        return False
+    return not folder.is_symlink()
+
+
+class _Task(Task):
+    """Harbor's task, whose trees are looked through in full only where they are not plain."""
+
+    @staticmethod
+    @override
+    def _validate_input_paths(
+        config: TaskConfig, paths: TaskPaths, *, file_filter: TaskFileFilter | None = None
+    ) -> None:
+        if not (_is_plain_or_missing(paths.tests_dir) and _is_plain_or_missing(paths.solution_dir)):
+            Task._validate_input_paths(config, paths, file_filter=file_filter)  # noqa: SLF001 - the one that is overridden
+
+
+def _is_plain_or_missing(folder: Path) -> bool:
+    return not os.path.lexists(folder) or is_plain(folder)
+
 
 def _load(folder: Path) -> LoadedTask:
     try:
-        task = Task(folder)
+        task = _Task(folder)
         _require_single_step(task)
         task.file_filter = _SelectedOnce(task.task_dir)
         for needed in (task.paths.tests_dir, task.paths.solution_dir):

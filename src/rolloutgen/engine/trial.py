@@ -15,9 +15,16 @@ from harbor.agents.base import BaseAgent
 from harbor.models.job.lock import TrialLock
 from harbor.models.task.config import VerifierEnvironmentMode
 from harbor.models.task.verifier_mode import resolve_task_verifier_mode
-from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
+from harbor.models.trial.config import (
+    AgentConfig,
+    EnvironmentConfig,
+    ServiceVolumeConfig,
+    TaskConfig,
+    TrialConfig,
+    VerifierConfig,
+)
 from harbor.models.trial.paths import TrialPaths
-from harbor.models.trial.result import TrialResult
+from harbor.models.trial.result import StepResult, TrialResult
 from harbor.tasks.client import TaskDownloadResult
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.single_step import SingleStepTrial
@@ -111,6 +118,17 @@ class AttemptTrial(SingleStepTrial):
     def discard(self) -> None:
         """Give back what a trial holds that will not run."""
         self._close_logger_handler()
+
+    @property
+    @override
+    def _agent_env_mounts(self) -> list[ServiceVolumeConfig]:
+        """None: nothing of this machine is mounted into a sandbox."""
+        return []
+
+    @override
+    async def _sync_agent_output(self, target: TrialResult | StepResult) -> None:
+        """The logs alone: our scaffolds keep their own transcript."""
+        await self._download_agent_logs()
 
     @override
     async def _emit(self, event: TrialEvent) -> None:

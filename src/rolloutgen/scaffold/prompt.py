@@ -20,7 +20,7 @@ EXAMPLES: Final = (
     ("Write the word yes into the file answer.txt.", "echo yes > answer.txt"),
     ("Delete the directory tmp and everything in it.", "rm -r tmp"),
 )
-"""Task and command; each is followed by its result and the model's ``exit``."""
+"""Task and command. Bare, so that a small model sees little else than the pattern; the end is shown once, at last."""
 
 CUT: Final = "(your answer was cut off at {tokens} tokens, so nothing was run; use shorter commands)"
 FINISHED: Final = "exit"
@@ -31,7 +31,7 @@ def opening(instruction: str) -> list[Message]:
     messages = [_message("system", SYSTEM)]
     for task, command in EXAMPLES:
         messages += [_message("user", task), _message("assistant", command)]
-        messages += [_message("user", _status(0)), _message("assistant", FINISHED)]
+    messages += [_message("user", _status(0)), _message("assistant", FINISHED)]
     return [*messages, _message("user", instruction.strip())]
 
 

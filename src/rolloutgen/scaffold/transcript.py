@@ -56,13 +56,10 @@ class Transcript:
             await asyncio.get_running_loop().run_in_executor(self._executor, os.fsync, self._file)
 
     def close(self) -> None:
-        """Bring it to the disk and close it (blocking). Idempotent."""
+        """Idempotent. What came after the last ``sync`` is brought to the disk by whoever keeps the outcome."""
         if self._file is not None:
             descriptor, self._file = self._file, None
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
