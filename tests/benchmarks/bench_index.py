@@ -65,7 +65,7 @@ def main() -> None:
         peer = fresh(PANDAS, index, instances, Path(folder, "pandas.parquet"))
     show("rolloutgen", ours)
     show("pandas", peer)
-    print(f"time {ours['sec'] / peer['sec']:.2f} of pandas, memory {ours['peak_mb'] / peer['peak_mb']:.2f}")
+    print(f"CPU time {ours['cpu_sec'] / peer['cpu_sec']:.2f} of pandas, memory {ours['peak_mb'] / peer['peak_mb']:.2f}")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
     python tests/benchmarks/bench_resume.py [--instances 50000] [--trials 4] [--folder DIR]
 
-The peer is the plain way to do the same reading: pathlib and json, one outcome.json after the other. ``--folder`` keeps
-what was made there, for another round.
+Peers: the plain way to do the same reading (pathlib and json, one outcome.json after the other), and Harbor's own
+resume of a finished job, at a size that it can bear. ``--folder`` keeps what was made there.
 """
 
 import argparse
-import contextlib
+import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -65,24 +66,58 @@ for row in range(n_instances):
 """
 
 
+RUN_FILE = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+HARBOR = Path(__file__).with_name("harbor_resume.py")
+TASKS = Path(os.environ.get("TEST_INPUTS") or Path(__file__).parents[3] / "shared") / "quixbugs" / "tasks"
+
+
+def finished(folder: Path, instances: int, trials: int) -> tuple[object, ...]:
+    """A finished RESULTS_DIR in ``folder``, made where missing: the arguments of OURS."""
+    results, index = folder / "results", folder / "index.parquet"
+    if not results.exists():
+        folder.mkdir(exist_ok=True, parents=True)
+        make(index, instances)
+        fresh(MAKE, results, instances, trials)
+    return index, results, folder / "selected.parquet", trials
+
+
+def against_plain(folder: Path, instances: int, trials: int) -> None:
+    arguments = finished(folder, instances, trials)
+    ours, plain = fresh(OURS, *arguments), fresh(PLAIN, *arguments)
+    show(f"rolloutgen, all, {instances} x {trials}", ours)
+    show("pathlib and json, reading only", plain)
+    print(
+        f"CPU time {ours['cpu_sec'] / plain['cpu_sec']:.2f} of the plain way, memory {ours['peak_mb'] / plain['peak_mb']:.2f}"
+    )
+
+
+def against_harbor(folder: Path, trials: int) -> None:
+    """A trial each of ``trials`` distinct tasks (copies of real ones)."""
+    tasks, real = folder / "tasks", sorted(TASKS.iterdir())
+    for number in range(trials):
+        source = real[number % len(real)]
+        shutil.copytree(source, tasks / f"{source.name}_{number}")
+    fresh(RUN_FILE, HARBOR, "make", folder, tasks, trials)
+    harbor = fresh(RUN_FILE, HARBOR, "resume", folder, tasks, trials)
+    ours = fresh(OURS, *finished(folder / "ours", harbor["trials"], 1))
+    show(f"rolloutgen, all, {harbor['trials']} x 1", ours)
+    show("Harbor, its own resume", harbor)
+    print(
+        f"CPU time {ours['cpu_sec'] / harbor['cpu_sec']:.3f} of Harbor, memory {ours['peak_mb'] / harbor['peak_mb']:.2f}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--instances", type=int, default=50_000)
     parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--harbor-trials", type=int, default=1_000, help="size of the comparison with Harbor; 0: none")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        results, index = folder / "results", folder / "index.parquet"
-        if not results.exists():
-            folder.mkdir(exist_ok=True)
-            make(index, options.instances)
-            show("(making the results)", fresh(MAKE, results, options.instances, options.trials))
-        ours = fresh(OURS, index, results, folder / "selected.parquet", options.trials)
-        show("rolloutgen, all of it", ours)
-        plain = fresh(PLAIN, index, results)
-        show("pathlib and json, reading only", plain)
-    print(f"time {ours['sec'] / plain['sec']:.2f} of the plain way, memory {ours['peak_mb'] / plain['peak_mb']:.2f}")
+    with tempfile.TemporaryDirectory() as passing:
+        against_plain(options.folder or Path(passing, "plain"), options.instances, options.trials)
+        if options.harbor_trials:
+            against_harbor(Path(passing, "harbor"), options.harbor_trials)
 
 
 if __name__ == "__main__":
