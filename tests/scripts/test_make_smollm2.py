@@ -1,4 +1,4 @@
-"""scripts/models/make_smollm2.sh: whole or not at all, and only once. The Python of vLLM's environment is played here."""
+"""scripts/models/make_smollm2.sh: whole or not at all, and once. The Python of vLLM's environment is played here."""
 
 import os
 import signal
