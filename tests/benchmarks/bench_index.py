@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from measure import fresh, show
+from measure import fresh, show, show_ratio
 
 OURS = """
 import json, sys
@@ -65,7 +65,7 @@ def main() -> None:
         peer = fresh(PANDAS, index, instances, Path(folder, "pandas.parquet"))
     show("rolloutgen", ours)
     show("pandas", peer)
-    print(f"CPU time {ours['cpu_sec'] / peer['cpu_sec']:.2f} of pandas, memory {ours['peak_mb'] / peer['peak_mb']:.2f}")
+    show_ratio(ours, peer, "pandas")
 
 
 if __name__ == "__main__":

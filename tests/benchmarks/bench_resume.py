@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from bench_index import make
-from measure import fresh, show
+from measure import fresh, show, show_ratio
 
 OURS = """
 import json, sys
@@ -86,9 +86,7 @@ def against_plain(folder: Path, instances: int, trials: int) -> None:
     ours, plain = fresh(OURS, *arguments), fresh(PLAIN, *arguments)
     show(f"rolloutgen, all, {instances} x {trials}", ours)
     show("pathlib and json, reading only", plain)
-    print(
-        f"CPU time {ours['cpu_sec'] / plain['cpu_sec']:.2f} of the plain way, memory {ours['peak_mb'] / plain['peak_mb']:.2f}"
-    )
+    show_ratio(ours, plain, "the plain way")
 
 
 def against_harbor(folder: Path, trials: int) -> None:
@@ -102,9 +100,7 @@ def against_harbor(folder: Path, trials: int) -> None:
     ours = fresh(OURS, *finished(folder / "ours", harbor["trials"], 1))
     show(f"rolloutgen, all, {harbor['trials']} x 1", ours)
     show("Harbor, its own resume", harbor)
-    print(
-        f"CPU time {ours['cpu_sec'] / harbor['cpu_sec']:.3f} of Harbor, memory {ours['peak_mb'] / harbor['peak_mb']:.2f}"
-    )
+    show_ratio(ours, harbor, "Harbor")
 
 
 def main() -> None:

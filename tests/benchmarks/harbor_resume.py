@@ -24,6 +24,7 @@ def config(jobs: Path, tasks: Path, n_trials: int) -> JobConfig:
     folders = sorted(tasks.iterdir())
     return JobConfig(
         job_name="resume",
+        quiet=True,
         jobs_dir=jobs,
         n_attempts=n_trials // len(folders),
         agents=[AgentConfig(name="nop")],

@@ -36,3 +36,8 @@ def fresh(script: str, *arguments: object) -> dict[str, Any]:
 def show(name: str, result: dict[str, Any]) -> None:
     rest = "  ".join(f"{k}={v}" for k, v in result.items() if k not in ("sec", "cpu_sec", "peak_mb"))
     print(f"{name:<34} {result['sec']:8.2f} s  {result['cpu_sec']:8.2f} CPU s  {result['peak_mb']:8.0f} MiB  {rest}")
+
+
+def show_ratio(ours: dict[str, Any], peer: dict[str, Any], name: str) -> None:
+    cpu, memory = ours["cpu_sec"] / peer["cpu_sec"], ours["peak_mb"] / peer["peak_mb"]
+    print(f"CPU time {cpu:.3f} of {name}, memory {memory:.2f}")
