@@ -6,6 +6,7 @@ import os
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -35,9 +36,10 @@ class Engine:
 
     def __init__(self, settings: Settings, backend: SandboxBackend, endpoint: ModelEndpoint | None) -> None:
         """``endpoint`` is None for scaffolds that ask no model. Brings Harbor in (0.5 s of CPU)."""
-        os.environ.setdefault(
-            "LITELLM_LOCAL_MODEL_COST_MAP", "True"
-        )  # no look-up on the network, should it be imported
+        # No look-up on the network, should a library of Harbor's bring litellm in.
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        for module in ("agents", "trial"):  # all of Harbor now: an import is a stall of the event loop
+            import_module(f"rolloutgen.engine.{module}")
         from rolloutgen.engine.tasks import TaskCache
 
         self._settings = settings

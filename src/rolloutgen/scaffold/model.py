@@ -156,7 +156,7 @@ class ModelClient:
         )
 
     def _wait_sec(self, number: int) -> float:
-        longest = min(self._first_wait_sec * 2**number, _WAIT_MAX_SEC)
+        longest = min(self._first_wait_sec * 2.0**number, _WAIT_MAX_SEC)
         return random.uniform(0.5, 1.0) * longest  # noqa: S311 - spreads load; nothing secret
 
     async def _post(self, data: bytes) -> Mapping[str, Any]:
