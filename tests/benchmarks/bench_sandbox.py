@@ -107,7 +107,9 @@ async def main(rounds: int) -> None:
                 _show("bubblewrap, no limits", _time_bubblewrap(program, rounds))
             except (subprocess.CalledProcessError, PermissionError) as error:
                 print(f"bubblewrap: {error}")
-        print(f"an idle sandbox: {await _idle_mb(backend):.2f} MB (proportional set size, {IDLE} at once)")
+        idle = await _idle_mb(backend)
+        known = f"{idle:.2f} MB" if idle > 0 else "not readable for an ordinary user"
+        print(f"an idle sandbox: {known} (proportional set size, {IDLE} at once)")
     finally:
         await backend.close()
 

@@ -29,10 +29,29 @@ def run_as_nobody(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
 if os.geteuid() == 0:
 
     @pytest.mark.parametrize(
-        "name", ["test_contract_exec.py", "test_contract_copy.py", "test_contract_life.py", "test_local.py"]
+        "name",
+        [
+            "test_contract_exec.py",
+            "test_contract_copy.py",
+            "test_contract_life.py",
+            "test_local.py",
+            "test_local_limits.py",
+        ],
     )
     def test_contract_as_an_ordinary_user(tmp_path: Path, name: str) -> None:
         options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", f"--basetemp={tmp_path}/t"]
         result = run_as_nobody(tmp_path, *options, str(FOLDER / name))
         assert result.returncode == 0, result.stdout + result.stderr
         assert " passed" in result.stdout
+
+    def test_report_says_which_limits_stand_in(tmp_path: Path) -> None:
+        """An ordinary user without a cgroup gets rlimits, and is told so, as a WARN that says how to mend it."""
+        script = (
+            "import asyncio; from rolloutgen.sandbox.base import Network\n"
+            "from rolloutgen.sandbox.local.backend import LocalBackend\n"
+            "b = LocalBackend(launch_id='t', images={'*': 'host'}, hidden=(), egress=Network.NONE)\n"
+            "for f in asyncio.run(b.check([None])): print(f.level, f.subject, f.message, f.mend, sep='|')"
+        )
+        lines = run_as_nobody(tmp_path, "-c", script).stdout.splitlines()
+        assert "WARN|limit of memory|rlimit (no writable cgroup)|run as root for limits by cgroup" in lines
+        assert any(line.startswith("ok|BACKEND|") for line in lines)

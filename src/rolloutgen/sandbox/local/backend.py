@@ -43,11 +43,9 @@ class LocalBackend:
         self._sandboxes: set[LocalSandbox] = set()
         self._zygote: Zygote | None = None
         self._launching = asyncio.Lock()
-        self._closed = False
 
     async def open(self) -> None:
         """Start the helper process. Raises SandboxError where the machine allows no namespaces."""
-        self._closed = False
         await self._running_zygote()
 
     def create(self, spec: SandboxSpec) -> LocalSandbox:
@@ -75,7 +73,6 @@ class LocalBackend:
         return findings
 
     async def close(self) -> None:
-        self._closed = True
         await asyncio.gather(*(sandbox.stop() for sandbox in list(self._sandboxes)))
         if self._zygote is not None:
             zygote, self._zygote = self._zygote, None

@@ -36,9 +36,15 @@ def run(control: socket.socket, request: wire.Message, group: cgroups.Group) -> 
     except Exception as error:  # noqa: BLE001  (whatever it is, the driver must hear of it)
         wire.send(control, {"op": "failed", "error": str(error) or type(error).__name__})
         return
-    details = {"limits": group.describe(), "seccomp": filtered, "sys": built.sys, "read_only": built.read_only}
+    stand_ins = rlimits(request, group)
+    details = {
+        "limits": group.describe() | _name_rlimits(stand_ins),
+        "seccomp": filtered,
+        "sys": built.sys,
+        "read_only": built.read_only,
+    }
     wire.send(control, {"op": "ready", "details": details})
-    Init(control, null, members, rlimits(request, group)).loop()
+    Init(control, null, members, stand_ins).loop()
 
 
 def rlimits(request: wire.Message, group: cgroups.Group) -> dict[int, int]:
@@ -49,6 +55,11 @@ def rlimits(request: wire.Message, group: cgroups.Group) -> dict[int, int]:
     if "pids" not in group.folders:
         amounts[resource.RLIMIT_NPROC] = request["pids"]
     return amounts
+
+
+def _name_rlimits(amounts: dict[int, int]) -> dict[str, str]:
+    names = {resource.RLIMIT_DATA: "memory", resource.RLIMIT_NPROC: "pids"}
+    return {names[kind]: "rlimit (no writable cgroup)" for kind in amounts}
 
 
 def _plan(request: wire.Message) -> world.Plan:

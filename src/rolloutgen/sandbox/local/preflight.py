@@ -74,23 +74,21 @@ def _quality(details: Mapping[str, object]) -> list[Finding]:
     findings = []
     limits = details.get("limits")
     for name, how in sorted(limits.items()) if isinstance(limits, dict) else ():
-        level = Level.OK if str(how).startswith("cgroup") else Level.WARN
-        mend = (
-            ""
-            if level is Level.OK
-            else "run as root, or in a cgroup that is delegated to you (systemd-run --user --scope -p Delegate=yes)"
-        )
-        findings.append(Finding(level, f"limit of {name}", str(how), mend=mend))
+        findings.append(_graded(f"limit of {name}", str(how), "cgroup", "run as root for limits by cgroup"))
     filtered = str(details.get("seccomp"))
-    level = Level.OK if filtered == "filter" else Level.WARN
     findings.append(
-        Finding(level, "seccomp", filtered, mend="" if level is Level.OK else "use a kernel with CONFIG_SECCOMP_FILTER")
+        _graded("seccomp", filtered, "filter", "use a kernel with CONFIG_SECCOMP_FILTER on x86_64 or aarch64")
     )
     read_only = details.get("read_only")
-    if read_only and isinstance(read_only, dict):
+    if isinstance(read_only, dict) and read_only:
         listed = ", ".join(f"{path} ({why})" for path, why in sorted(read_only.items()))
         findings.append(Finding(Level.OK, "read-only folders", listed))
     return findings
+
+
+def _graded(subject: str, how: str, wanted: str, mend: str) -> Finding:
+    good = how.startswith(wanted)
+    return Finding(Level.OK if good else Level.WARN, subject, how, mend="" if good else mend)
 
 
 def _fatal(subject: str, message: str, mend: str) -> Finding:
