@@ -224,10 +224,11 @@ def test_lowered_n_trials_leaves_the_extra_ones_alone(store: Store, tmp_path: Pa
     assert state(tmp_path) == before
 
 
-def test_strangers_are_counted_and_told(store: Store) -> None:
+def test_strangers_are_counted_and_told(store: Store, tmp_path: Path) -> None:
     """C15, A22: results of instances outside the shard give no rows, and a warning counts them."""
     others = instances(f"other{number}" for number in range(12))
     fill(store, [A, *others], ["p"] * 13)
+    (tmp_path / "notes.txt").touch()
     found = store.scan([A], 1)
     assert (found.n_planned, found.n_done, len(found.strangers)) == (1, 1, 12)
     (finding,) = found.findings

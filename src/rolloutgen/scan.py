@@ -114,7 +114,8 @@ def scan(
             results = dict(_read_all(chunks, _reader(paths.root, n_trials, repair), slow_waits))
     except OSError as error:
         raise StoreError(f"{paths.root} could not be read: {error}") from error
-    return _assemble(instances, n_trials, results, tuple(sorted(present)))
+    strangers = sorted(name for name, is_folder in present.items() if is_folder)
+    return _assemble(instances, n_trials, results, tuple(strangers))
 
 
 def _present(root: Path) -> dict[str, bool]:
