@@ -29,10 +29,10 @@ class Ending:
     reason: str
 
 
-def conclude(plan: Plan) -> Ending:
-    """Every trial was tried: read the outcomes again, write tables and index. Raises StoreError."""
+def conclude(plan: Plan, *, ran: bool) -> Ending:
+    """Every trial was tried: write tables and index. ``ran``: read the outcomes again first. Raises StoreError."""
     settings, paths = plan.settings, ResultsPaths(plan.settings.results_dir)
-    scan = _scan(plan)
+    scan = _scan(plan) if ran else plan.scan
     totals = write_tables(scan, paths)
     n_selected = write_filtered(plan.shard, selected(scan), settings.output_index)
     lines = (*_totals_lines(totals), *_selected_lines(n_selected, settings), *_paths_lines(settings))

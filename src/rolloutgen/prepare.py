@@ -45,7 +45,7 @@ def prepare(draft: Draft, launch_id: str, say: Callable[[Report], None]) -> Endi
         _identify(draft.settings)
     if next_step is Exit.OK:
         return None
-    ending = conclude(report.plan)
+    ending = conclude(report.plan, ran=False)
     return ending if next_step is Exit.INCOMPLETE else Ending(next_step, ending.lines, ending.reason)
 
 

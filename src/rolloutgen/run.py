@@ -116,7 +116,7 @@ async def drive(plan: Plan, endpoint: ModelEndpoint | None, progress: Progress, 
         fresh.cancel()
         await asyncio.gather(fresh, return_exceptions=True)
         progress.last_state()
-    return await asyncio.to_thread(conclude, plan)
+    return await asyncio.to_thread(conclude, plan, ran=True)
 
 
 async def _broken_off(plan: Plan, exit_code: Exit, reason: str, stop: Stop) -> Ending:
@@ -200,6 +200,7 @@ def _tally(plan: Plan) -> Tally:
         n_planned=plan.scan.n_planned,
         n_pass=plan.scan.n_pass,
         n_fail=plan.scan.n_fail,
+        n_given_up=plan.n_exhausted,
         n_concurrent=plan.settings.n_concurrent,
         clock=time.monotonic,
         utc=utc_now,

@@ -65,6 +65,7 @@ class Scheduler:
         self._attempts_used = attempts_used
         self._observer = observer
         self._backoff = SharedBackoff(stall_timeout_sec)
+        self._stall_timeout_sec = stall_timeout_sec
         self._fresh: Iterator[Trial] = iter(())
         self._again: list[_Work] = []
         self._order = itertools.count()
@@ -127,7 +128,7 @@ class Scheduler:
             self._change.clear()
             now = self._now()
             if self._backoff.stalled(now, self._n_running):
-                raise RunFailedError(f"nothing could run for too long; last: {self._last_shared}")
+                raise RunFailedError(f"nothing could run for {self._stall_timeout_sec:g} s; last: {self._last_shared}")
             wait_sec = self._wait_sec(now)
             if wait_sec <= 0:
                 work = self._take(now)

@@ -16,7 +16,7 @@ from rolloutgen.outcomes import Result
 class Snapshot:
     """One moment of a run; counts are trials, except ``n_errors`` and ``running`` (attempts of this launch).
 
-    ``n_given_up``: trials that used up their attempts in this launch. ``per_hour`` and ``eta_sec`` are None while
+    ``n_given_up``: trials that have used up their attempts. ``per_hour`` and ``eta_sec`` are None while
     there is too little to tell from; ``paused`` is why new attempts are held back (empty: they are not).
     """
 
@@ -76,6 +76,7 @@ class Tally:
         n_planned: int,
         n_pass: int,
         n_fail: int,
+        n_given_up: int = 0,
         n_concurrent: int,
         clock: Callable[[], float],
         utc: Callable[[], str],
@@ -85,7 +86,8 @@ class Tally:
         self._clock, self._utc = clock, utc
         self._round = max(4, n_concurrent)
         self._ends: deque[float] = deque([clock()], maxlen=2 * self._round + 1)
-        self._n_errors = self._n_given_up = self._running = 0
+        self._n_given_up = n_given_up
+        self._n_errors = self._running = 0
         self.paused = ""
 
     def started(self) -> None:
