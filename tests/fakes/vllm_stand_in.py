@@ -1,7 +1,8 @@
 """Plays the ``vllm`` command: ``vllm_stand_in.py serve MODEL --port N --served-model-name NAME ...``.
 
 Like the real one it asks for VLLM_API_KEY (but not on /health), answers /health, /v1/models and chat completions, and
-has children in its session: a tracker, and an engine that outlives its parent and shows no environment.
+has children in its session: a tracker, and an engine that outlives its parent and shows no environment. It leaves
+shared memory and a temporary file behind.
 STAND_IN in the environment chooses how it goes wrong:
 
   hang        /health answers 503 for ever          die        an error in the log, exit 1
@@ -10,12 +11,14 @@ STAND_IN in the environment chooses how it goes wrong:
 """
 
 import json
+import mmap
 import os
 import signal
 import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 MODE = os.environ.get("STAND_IN", "")
@@ -81,6 +84,12 @@ def main() -> None:
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN if stubborn else end)
+    with Path(f"/dev/shm/stand-in-{os.getpid()}").open("w+b") as file:
+        file.write(bytes(4096))
+        file.flush()
+        memory = mmap.mmap(file.fileno(), 4096)
+    Path(os.environ["TMPDIR"], "socket").touch()
+    assert memory
     time.sleep(0.2)
     ThreadingHTTPServer(("127.0.0.1", int(option("--port"))), Handler).serve_forever()
 

@@ -15,6 +15,7 @@ import pytest
 from rolloutgen.knobs import Value
 from rolloutgen.processes import MARK, Process, belongings
 from rolloutgen.reading import read_settings
+from rolloutgen.serving.leavings import remove_leavings
 from rolloutgen.serving.record import ServerRecord
 from rolloutgen.settings import Settings
 
@@ -106,7 +107,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
     started: list[Serving] = []
 
     def start_one(pass_fds: tuple[int, ...] = (), **texts: str) -> Serving:
-        folder = tmp_path / "logs" / ".launches" / f"launch-{len(started)}"
+        folder = tmp_path / "logs" / ".launches" / f"test-{os.getpid()}-{len(started)}"
         folder.mkdir(parents=True)
         launcher = subprocess.Popen(["sleep", "600"])
         script = [sys.executable, TESTS / "serving" / "serve_alone.py", folder, str(launcher.pid)]
@@ -129,6 +130,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
             process.wait()
         for left in serving.left():
             left.signal(signal.SIGKILL)
+        record = ServerRecord.read(serving.folder)
+        remove_leavings(serving.folder.name, record.shared if record else ())
 
 
 def _made(path: Path, how: str) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rolloutgen.processes import belongings, end_all
+from rolloutgen.serving.leavings import temporary_folder
 
 from .conftest import KEY, Serving
 
@@ -41,6 +42,21 @@ def test_term_ends_all_of_it(ready: Serving) -> None:
     ready.process.terminate()
     assert ready.wait() == 0
     assert ready.left() == []
+
+
+@pytest.mark.parametrize("how", ["term", "kill"])
+def test_no_shared_memory_and_no_temporary_file_is_left(ready: Serving, how: str) -> None:
+    record = ready.record("ready")
+    assert record.vllm is not None
+    assert [path for path, _ in record.shared] == [f"/dev/shm/stand-in-{record.vllm.pid}"]
+    traces = [Path(record.shared[0][0]), temporary_folder(ready.folder.name)]
+    assert all(trace.exists() for trace in traces)
+    if how == "term":
+        ready.process.terminate()
+    else:
+        record.vllm.signal(signal.SIGKILL)
+    ready.wait()
+    assert not any(trace.exists() for trace in traces)
 
 
 def test_a_second_signal_hurries_and_still_cleans(start: Start, stand_in: Path) -> None:
@@ -194,13 +210,14 @@ def test_the_server_inherits_no_lock(start: Start, stand_in: Path, tmp_path: Pat
 
 
 def test_a_second_launch_appends_to_the_log_and_marks_itself(start: Start, stand_in: Path) -> None:
+    launches = []
     for _ in range(2):
         serving = start(VLLM_BIN=str(stand_in))
         serving.record("ready")
         serving.process.terminate()
         serving.wait()
-    assert serving.log.count("=== launch launch-0 ") == 1
-    assert serving.log.count("=== launch launch-1 ") == 1
+        launches.append(serving.folder.name)
+    assert [serving.log.count(f"=== launch {launch} ") for launch in launches] == [1, 1]
 
 
 def _open_files(pid: int) -> set[str]:

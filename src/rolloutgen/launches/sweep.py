@@ -15,6 +15,7 @@ from rolloutgen.launches.record import Launch, driver, end, folders, read, read_
 from rolloutgen.paths import LogPaths
 from rolloutgen.processes import Process, belongings, boot_id, end_all
 from rolloutgen.sandbox.local.cgroups import sweep_cgroups
+from rolloutgen.serving.leavings import remove_leavings
 from rolloutgen.serving.record import ServerRecord
 
 DYING_SEC: Final = 40.0
@@ -67,6 +68,9 @@ def end_launch(launch: Launch, dying_sec: float) -> list[str]:
         if survivors:
             pids = ", ".join(str(process.pid) for process in survivors)
             return [*lines, f"{launch.launch_id}: still there: process {pids}; the record is kept"]
+    server = ServerRecord.read(launch.folder)
+    removed = remove_leavings(launch.launch_id, server.shared if server else ())
+    lines += [f"{launch.launch_id}: removed {path}" for path in removed]
     end(launch.folder)
     return [*lines, f"{launch.launch_id}: removed its record"]
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from rolloutgen.processes import MARK
 from rolloutgen.serving.hardware import data_parallel, gpus_used
+from rolloutgen.serving.leavings import temporary_folder
 from rolloutgen.settings import Settings
 
 HOST: Final = "127.0.0.1"
@@ -70,5 +71,5 @@ def environment(
     path = f"{vllm_bin(settings).parent}:{caller.get('PATH', os.defpath)}"
     decided = _ALWAYS if gpus_used(settings, gpus_seen) else _ALWAYS | _ON_CPU
     secret = {"VLLM_API_KEY": key} if key else {}
-    mark = {MARK: launch_id} if launch_id else {}
+    mark = {MARK: launch_id, "TMPDIR": str(temporary_folder(launch_id, caller))} if launch_id else {}
     return passed | {"PATH": path} | decided | dict(settings.vllm_env) | secret | mark

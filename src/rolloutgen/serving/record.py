@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from rolloutgen.durable import replace
 from rolloutgen.processes import Process
+from rolloutgen.serving.leavings import Shared
 
 FILE: Final = "server.json"
 SCHEMA_VERSION: Final = 1
@@ -19,7 +20,8 @@ class ServerRecord:
     """One state of the server.
 
     ``base_url`` ends with ``/v1``. ``message`` says for people why it failed, ``evidence`` holds the lines of its log
-    that show it. ``vllm`` leads a session and a process group of its own; ``members`` are those seen in it so far.
+    that show it. ``vllm`` leads a session and a process group of its own; ``members`` are those seen in it so far,
+    ``shared`` the shared memory they had.
     """
 
     state: State
@@ -31,6 +33,7 @@ class ServerRecord:
     seed: int | None = None
     vllm: Process | None = None
     members: tuple[Process, ...] = ()
+    shared: tuple[Shared, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def write(self, launch: Path) -> None:
@@ -52,6 +55,7 @@ class ServerRecord:
                 seed=raw["seed"],
                 vllm=Process.read(raw["vllm"]) if raw["vllm"] else None,
                 members=tuple(map(Process.read, raw["members"])),
+                shared=tuple((str(path), int(inode)) for path, inode in raw["shared"]),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None

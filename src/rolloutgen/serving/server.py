@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +15,14 @@ from typing import Final
 from rolloutgen.errors import RunFailedError
 from rolloutgen.processes import Process, belongings, end_all
 from rolloutgen.serving import serverlog
+from rolloutgen.serving.leavings import make_temporary_folder, remove_leavings, shared_memory
 from rolloutgen.serving.probe import Probe, ProbeError
 from rolloutgen.serving.record import ServerRecord
 
 _POLL_SEC: Final = 0.5
 _GRACE_SEC: Final = 10.0
+_ORPHANS_GRACE_SEC: Final = 2.0
+"""Engines without their parent do not answer to TERM."""
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -65,6 +68,7 @@ class Server:
             self._log_offset = log.tell()
             parent = os.getpid()
             try:
+                make_temporary_folder(self.launch.name)
                 self._child = await asyncio.create_subprocess_exec(
                     *self.command,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -86,7 +90,7 @@ class Server:
             if time.monotonic() > deadline:
                 message = f"the server was not ready within SERVER_START_TIMEOUT_SEC={timeout_sec:g} s"
                 raise ServerFailedError(message, self._lines()[-5:])
-            self._note(members=self._members())
+            self._look_at_members()
             await asyncio.sleep(_POLL_SEC)
         try:
             await self.probe.check_identity()
@@ -96,7 +100,8 @@ class Server:
             await asyncio.sleep(_POLL_SEC)  # a death of the server shows first as a lost connection
             self._check_alive()
             raise ServerFailedError(str(error), self._lines()[-5:]) from error
-        self._note(state="ready", base_url=f"{self.probe.root}/v1", members=self._members())
+        self._look_at_members()
+        self._note(state="ready", base_url=f"{self.probe.root}/v1")
 
     async def ended(self) -> None:
         """Wait until the process ends by itself, then raise ServerFailedError with the reason."""
@@ -107,17 +112,16 @@ class Server:
     async def stop(self, hurry: asyncio.Event | None = None) -> list[Process]:
         """End the whole session: TERM, after 10 s KILL; engines and workers outlive their parent otherwise.
 
-        Returns those that nothing could end.
+        Then what they left is removed. Returns those that nothing could end.
         """
         if self._child is None:
             return []
-        leader = self.record.vllm
-        left = []
-        if leader is not None:
-            find = belongings(self.launch.name, [leader], self.record.members, with_marked=False)
-            left = await end_all(find, _GRACE_SEC, hurry)
-        if leader not in left:
+        self._look_at_members()
+        grace = _GRACE_SEC if self._child.returncode is None else _ORPHANS_GRACE_SEC
+        left = await end_all(self._find(), grace, hurry)
+        if self.record.vllm not in left:
             await self._child.wait()
+        remove_leavings(self.launch.name, self.record.shared)
         return left
 
     def fail(self, error: ServerFailedError) -> None:
@@ -130,12 +134,15 @@ class Server:
             self.record = changed
             changed.write(self.launch)
 
-    def _members(self) -> tuple[Process, ...]:
-        leader = self.record.vllm
-        if leader is None:
-            return ()
-        found = belongings(self.launch.name, [leader], self.record.members, with_marked=False)()
-        return tuple(sorted(found, key=lambda process: process.pid))
+    def _find(self) -> Callable[[], Sequence[Process]]:
+        leaders = [self.record.vllm] if self.record.vllm else []
+        return belongings(self.launch.name, leaders, self.record.members, with_marked=False)
+
+    def _look_at_members(self) -> None:
+        """Keep in the record what would have to be ended and removed if all of us were killed now."""
+        found = self._find()()
+        members = sorted({*self.record.members, *found}, key=lambda process: process.pid)
+        self._note(members=tuple(members), shared=tuple(sorted({*self.record.shared, *shared_memory(found)})))
 
     def _check_alive(self) -> None:
         assert self._child is not None
