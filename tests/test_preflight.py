@@ -227,6 +227,29 @@ def test_more_attempts_than_file_descriptors_are_refused(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpus", "keys", "level", "subject"),
+    [
+        (0, {}, Level.OK, "GPUS_PER_NODE"),
+        (0, {"GPUS_PER_NODE": "8"}, Level.FATAL, "GPUS_PER_NODE"),
+        (8, {"GEN_TP": "2"}, Level.OK, "GEN_DP"),
+        (8, {"GEN_TP": "3"}, Level.WARN, "GEN_DP"),
+        (8, {"GEN_TP": "2", "GEN_DP": "2"}, Level.WARN, "GEN_DP"),
+        (8, {"GEN_TP": "4", "GEN_DP": "4"}, Level.FATAL, "GEN_DP"),
+        (2, {"GEN_TP": "4"}, Level.FATAL, "GEN_TP"),
+        (8, {"GEN_TP": "8", "GPUS_PER_NODE": "4"}, Level.FATAL, "GEN_TP"),
+        (4, {"GPUS_PER_NODE": "8"}, Level.FATAL, "GPUS_PER_NODE"),
+        (4, {"GPUS_PER_NODE": "0"}, Level.OK, "GPUS_PER_NODE"),
+    ],
+)
+def test_a14_one_server_fills_the_node(
+    with_model: Site, gpus: int, keys: dict[str, str], level: Level, subject: str
+) -> None:
+    with_model.keys |= keys
+    finding = host.gpu_finding(load_config(with_model.config).settings, gpus)
+    assert (finding.level, finding.subject) == (level, subject)
+
+
+@pytest.mark.parametrize(
     ("spoil", "message"),
     [
         ("config.json", "config.json cannot be read"),

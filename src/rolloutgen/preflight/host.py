@@ -1,15 +1,15 @@
 """Checks of this machine: disk, file descriptors, the server's port, GPUs."""
 
-import errno
 import resource
-import socket
 from collections.abc import Iterator
 from typing import Final
 
 from rolloutgen.errors import Finding
 from rolloutgen.forecast import forecast
 from rolloutgen.preflight.check import Check, Context, fatal, ok, warn
-from rolloutgen.serving import gpus_seen
+from rolloutgen.serving import data_parallel, gpus_seen, gpus_used
+from rolloutgen.serving.ports import is_free, owner
+from rolloutgen.settings import Settings
 
 _FDS_PER_ATTEMPT: Final = 24
 """Pipes, sockets and files that the driver holds for one running attempt."""
@@ -63,35 +63,33 @@ def _port(context: Context) -> Iterator[Finding]:
     port = context.settings.vllm_port
     if port is None:
         return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror}"
-            yield fatal("VLLM_PORT", f"127.0.0.1:{port} {why}", "take it out (a free port is chosen), or name another")
-            return
-    yield ok("VLLM_PORT", f"127.0.0.1:{port} is free")
+    if is_free(port):
+        yield ok("VLLM_PORT", f"127.0.0.1:{port} is free")
+        return
+    who = owner(port)
+    message = f"127.0.0.1:{port} is in use" + (f" by {who}" if who else "")
+    yield fatal("VLLM_PORT", message, "take it out (a free port is chosen), or name another")
 
 
 def _gpus(context: Context) -> Iterator[Finding]:
-    settings, seen = context.settings, gpus_seen()
-    if not seen:
-        yield ok("GPUS_PER_NODE", "no GPU is seen: the server runs on the CPU")
-        return
-    usable = seen if settings.gpus_per_node is None else settings.gpus_per_node
+    yield gpu_finding(context.settings, gpus_seen())
+
+
+def gpu_finding(settings: Settings, seen: int) -> Finding:
+    """A14: one server fills the node. ``seen``: the GPUs of this machine."""
+    usable = gpus_used(settings, seen)
+    used = settings.gen_tp * data_parallel(settings, seen)
     if usable > seen:
-        yield fatal("GPUS_PER_NODE", f"is {usable}, but {seen} GPUs are seen", f"set {seen} or less, or leave it out")
-        return
-    used = settings.gen_tp * (settings.gen_dp or max(1, usable // settings.gen_tp))
+        return fatal("GPUS_PER_NODE", f"is {usable}, but {seen} GPUs are seen", f"set {seen} or less, or leave it out")
+    if not usable:
+        return ok("GPUS_PER_NODE", f"the server runs on the CPU ({seen} GPUs are seen)")
     if settings.gen_tp > usable:
-        yield fatal("GEN_TP", f"is {settings.gen_tp}, but {usable} GPUs may be used", f"set {usable} or less")
-    elif used > usable:
-        yield fatal("GEN_DP", f"GEN_TP x GEN_DP is {used}, but {usable} GPUs may be used", "lower GEN_DP")
-    elif used < usable:
-        yield warn("GEN_DP", f"GEN_TP x GEN_DP is {used}: {usable - used} of {usable} GPUs stay idle", "raise GEN_DP")
-    else:
-        yield ok("GEN_DP", f"GEN_TP x GEN_DP fills the {usable} GPUs")
+        return fatal("GEN_TP", f"is {settings.gen_tp}, but {usable} GPUs may be used", f"set {usable} or less")
+    if used > usable:
+        return fatal("GEN_DP", f"GEN_TP x GEN_DP is {used}, but {usable} GPUs may be used", "lower GEN_DP")
+    if used < usable:
+        return warn("GEN_DP", f"GEN_TP x GEN_DP is {used}: {usable - used} of {usable} GPUs stay idle", "raise GEN_DP")
+    return ok("GEN_DP", f"GEN_TP x GEN_DP fills the {usable} GPUs")
 
 
 CHECKS: Final = (
