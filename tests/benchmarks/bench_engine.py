@@ -184,6 +184,7 @@ def measure(side: str, folder: Path, n_concurrent: int) -> dict[str, Any]:
         "PYTHONPATH": f"{TESTS.parent / 'src'}:{TESTS}",
         "NULL_START_SEC": START_SEC,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "HARBOR_TELEMETRY": "0",
     }
     results = folder / side
     results.mkdir()

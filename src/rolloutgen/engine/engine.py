@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rolloutgen.scaffold.base import Scaffold
 
 _LOG: Final = logging.getLogger(__name__)
+_QUIET: Final = {"HARBOR_TELEMETRY": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""A28: neither Harbor's telemetry nor litellm's look-up on the network; our path imports neither, this is the belt."""
 _THREADS: Final = 4
 """For reading and hashing tasks, making folders and waiting for the disk: short work, a few at a time are enough."""
 
@@ -36,8 +38,7 @@ class Engine:
 
     def __init__(self, settings: Settings, backend: SandboxBackend, endpoint: ModelEndpoint | None) -> None:
         """``endpoint`` is None for scaffolds that ask no model. Brings Harbor in (0.5 s of CPU)."""
-        # No look-up on the network, should a library of Harbor's bring litellm in.
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        os.environ.update(_QUIET)
         for module in ("agents", "trial"):  # all of Harbor now: an import is a stall of the event loop
             import_module(f"rolloutgen.engine.{module}")
         from rolloutgen.engine.tasks import TaskCache

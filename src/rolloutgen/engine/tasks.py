@@ -53,7 +53,7 @@ class TaskCache:
         self._loads.move_to_end(folder)
         try:
             return await asyncio.shield(load)
-        except AttemptError:
+        except Exception:
             self._loads.pop(folder, None)
             raise
 
