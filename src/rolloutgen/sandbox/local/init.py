@@ -190,6 +190,7 @@ class Init:
             self._poll.unregister(job.report)
             del self._handlers[job.report]
         if job.answer is not None:
+            self._reap()  # whoever is told of the end finds no zombie of it
             del self._jobs[job.number]
             if job.report in self._handlers:
                 self._poll.unregister(job.report)

@@ -21,7 +21,16 @@ def kill_tree(root: int) -> bool:
     """
     clean = _kill_below(root)
     _signal({root}, signal.SIGKILL)
-    return clean
+    return clean and _wait_for_death(root)
+
+
+def _wait_for_death(pid: int) -> bool:
+    """Once it is a zombie, its own zombies are the init's, to be reaped."""
+    for _ in range(_KILL_ROUNDS):
+        if all(other != pid or not alive for other, _, alive in _processes()):
+            return True
+        time.sleep(_PAUSE_SEC)
+    return False
 
 
 def _kill_below(root: int) -> bool:
