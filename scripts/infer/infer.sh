@@ -13,7 +13,7 @@
 #
 # stdout: the last line; stderr: the story; logs/<exp>.log: the record, appended across launches.
 # exit: 0 every trial has a verdict; 3 finished, some trials without one; 2 usage, config or a check: nothing was started;
-#       1 failed; 130, 143 interrupted. After all but 2 the same command goes on where it stopped.
+#       1 failed; 129, 130, 143 interrupted. After all but 2 the same command goes on where it stopped.
 
 set -euo pipefail
 
@@ -172,10 +172,7 @@ drive() {
   driver=$!
   await_any "$driver" ${server:+"$server"}
   if [[ -n $server ]] && alive "$driver" && ! alive "$server"; then
-    kill -s TERM "$driver" 2>/dev/null || :
-    deadline=$((SECONDS + 14))
-    await "$driver"
-    driver=""
+    stop_driver
     ((interrupted == 0)) || exit "$interrupted"
     end_with_server
   fi
@@ -223,6 +220,16 @@ end_with_server() {
   end_failed "the model server ended: ${told%%$'\n'*} (log: $SERVER_LOG)"
 }
 
+# Only left when the launcher ends out of turn; a signal that was caught has gone on to it already.
+stop_driver() {
+  if ((interrupted == 0)); then
+    kill -s TERM "$driver" 2>/dev/null || :
+    deadline=$((SECONDS + 14))
+  fi
+  await "$driver"
+  driver=""
+}
+
 stop_server() {
   kill -s TERM "$server" 2>/dev/null || :
   deadline=$((SECONDS + 6))
@@ -255,7 +262,7 @@ finish() {
   exec 1>&6 8>&-
   ((interrupted == 0)) || code=$interrupted
   [[ -z $locked ]] || mark_ending
-  if [[ -n $driver ]]; then await "$driver"; fi
+  if [[ -n $driver ]]; then stop_driver; fi
   if [[ -n $server ]]; then stop_server; fi
   if [[ -n $launch_dir ]]; then end_launch; fi
   if [[ -n $tells_end ]]; then show_end "$code"; fi

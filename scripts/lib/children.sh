@@ -23,7 +23,8 @@ ours() {
   for name in $(compgen -e); do
     [[ $kept_names == *" $name "* || $name == @(LC|CUDA|NVIDIA|NCCL|GLOO|OPENBLAS|TRITON)_* ]] || export -n "${name?}"
   done
-  export PYTHONPATH=$repository/src ROLLOUTGEN_LAUNCH=$launch_id
+  export PYTHONPATH=$repository/src
+  [[ -z $launch_id ]] || export ROLLOUTGEN_LAUNCH=$launch_id
   [[ -z $model_key ]] || export ROLLOUTGEN_MODEL_KEY=$model_key
   exec setsid "$python" -P "$@" 6>&- 7>&- 8>&-
 }

@@ -47,11 +47,14 @@ describe_owner() {
 # may be looking at it.
 take_lock() {
   local -A owner=()
-  local started=$SECONDS limit_sec waiting=""
+  local started=$SECONDS limit_sec waiting="" refused
   mkdir -p -- "$RESULTS_DIR" 2>/dev/null || refuse "RESULTS_DIR=$RESULTS_DIR cannot be made" "name a folder that can be written"
   while :; do
     { exec 9>>"$LOCK"; } 2>/dev/null || refuse "RESULTS_DIR=$RESULTS_DIR cannot be written" "name a folder that can be"
-    if flock --nonblock 9 && [[ /proc/$$/fd/9 -ef $LOCK ]]; then
+    refused=0
+    flock --nonblock 9 || refused=$?
+    ((refused <= 1)) || refuse "RESULTS_DIR=$RESULTS_DIR cannot be locked" "take a file system that knows flock"
+    if ((refused == 0)) && [[ /proc/$$/fd/9 -ef $LOCK ]]; then
       write_owner
       return
     fi

@@ -1,0 +1,187 @@
+"""infer.sh with a model server, played by a stand-in: it starts, is watched, and each one's death ends the other."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from driving import FAILS, PASSES, REPOSITORY, until
+from launching import Runner
+from rolloutgen.processes import marked
+from rolloutgen.serving.record import ServerRecord
+
+STAND_IN = REPOSITORY / "tests" / "fakes" / "vllm_stand_in.py"
+WAIT_SEC = 40
+
+
+def make_vllm(folder: Path) -> Path:
+    """A ``vllm`` command and the Python beside it, which takes every command line."""
+    folder.mkdir()
+    programs = {
+        "vllm": f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n',
+        "python": """#!/bin/sh\necho '{"version": "0.0.0", "error": ""}'\n""",
+    }
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder / "vllm"
+
+
+def make_model(folder: Path) -> Path:
+    """A folder that looks like a model."""
+    folder.mkdir()
+    config = {"num_attention_heads": 2, "max_position_embeddings": 4096, "vocab_size": 10}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def served(runner: Runner) -> Runner:
+    """A run whose scaffold asks a model, and whose verifier takes five minutes."""
+    site = runner.site
+    site.tasks({"long": "sleep 302; " + FAILS})
+    site.keys |= {
+        "SCAFFOLD": "shell",
+        "VLLM_BIN": str(make_vllm(site.folder / "bin")),
+        "MODEL_PATH": str(make_model(site.folder / "model")),
+        "TEMPERATURE": "1.0",
+        "VLLM_MAX_MODEL_LEN": "2048",
+        "MAX_TURNS": "1",
+        "GEN_TP": "1",
+        "GPUS_PER_NODE": "0",
+        "SERVER_START_TIMEOUT_SEC": "60",
+    }
+    return runner
+
+
+def server_of(runner: Runner) -> ServerRecord:
+    (record,) = runner.records()
+    server = ServerRecord.read(record.folder)
+    assert server is not None
+    assert server.vllm is not None
+    return server
+
+
+def server_texts(runner: Runner) -> list[str]:
+    files = [record.folder / "server.json" for record in runner.records()]
+    return [file.read_text() for file in files if file.exists()]
+
+
+def mark_of(runner: Runner) -> str:
+    (record,) = runner.records()
+    return record.launch_id
+
+
+def nothing_is_left(runner: Runner, mark: str, server: ServerRecord) -> bool:
+    members = [server.serve, *server.members, *([server.vllm] if server.vllm else [])]
+    return not marked(mark) and not any(member.alive() for member in members) and not runner.records()
+
+
+def test_a_signal_ends_server_and_driver(served: Runner) -> None:
+    process = served.start()
+    served.driver()
+    mark, server = mark_of(served), server_of(served)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=WAIT_SEC) == 143
+    assert nothing_is_left(served, mark, server)
+    assert served.last_line.startswith("=== inference incomplete: interrupted by SIGTERM")
+
+
+def test_a_server_that_dies_ends_the_driver_at_once(served: Runner) -> None:
+    process = served.start()
+    served.driver()
+    mark, server = mark_of(served), server_of(served)
+    assert server.vllm is not None
+    server.vllm.signal(signal.SIGKILL)
+    assert process.wait(timeout=WAIT_SEC) == 1
+    assert nothing_is_left(served, mark, server)
+    assert served.last_line.startswith("=== inference failed: the model server ended: ")
+    assert ".vllm.log" in served.last_line
+
+
+def test_vllms_parent_that_is_killed_ends_all(served: Runner) -> None:
+    process = served.start()
+    served.driver()
+    mark, server = mark_of(served), server_of(served)
+    server.serve.signal(signal.SIGKILL)
+    assert process.wait(timeout=WAIT_SEC) == 1
+    assert nothing_is_left(served, mark, server)
+
+
+def test_a_driver_that_is_killed_ends_the_server(served: Runner) -> None:
+    process = served.start()
+    driver = served.driver()
+    mark, server = mark_of(served), server_of(served)
+    driver.signal(signal.SIGKILL)
+    assert process.wait(timeout=WAIT_SEC) == 1
+    assert nothing_is_left(served, mark, server)
+    assert "the driver ended with status 137" in served.last_line
+
+
+def test_kill_9_of_the_launcher_ends_server_and_driver(served: Runner) -> None:
+    process = served.start()
+    served.driver()
+    mark, server = mark_of(served), server_of(served)
+    process.kill()
+    until(lambda: not marked(mark) and not any(member.alive() for member in server.members), "all end", WAIT_SEC)
+    assert not server.serve.alive()
+
+
+def test_a_server_that_does_not_start_is_shown_with_its_reason(served: Runner) -> None:
+    served.site.keys["VLLM_ENV"] = "STAND_IN=die"
+    failed = served.finish()
+    assert failed.returncode == 1
+    assert "Free memory on device cuda:0 is less than desired" in failed.stderr
+    assert failed.stdout.splitlines()[-1].startswith("=== inference failed: the model server ended: ")
+    assert served.records() == []
+
+
+def test_c22_two_runners_with_one_port(served: Runner) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        served.site.keys["VLLM_PORT"] = str(other.getsockname()[1])
+        refused = served.finish()
+    assert refused.returncode in (1, 2)
+    assert "VLLM_PORT" in refused.stdout + refused.stderr
+    assert served.records() == []
+
+
+def test_a_signal_while_the_server_starts(served: Runner) -> None:
+    served.site.keys["VLLM_ENV"] = "STAND_IN=hang"
+    process = served.start()
+    until(lambda: any('"vllm": {' in text for text in server_texts(served)), "the server starts")
+    mark, server = mark_of(served), server_of(served)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=WAIT_SEC) == 130
+    assert nothing_is_left(served, mark, server)
+
+
+def test_no_key_in_any_command_line_or_file(served: Runner) -> None:
+    process = served.start()
+    driver = served.driver()
+    (record,) = served.records()
+    environ = dict(
+        entry.split(b"=", 1) for entry in Path(f"/proc/{driver.pid}/environ").read_bytes().split(b"\0") if b"=" in entry
+    )
+    key = environ[b"ROLLOUTGEN_MODEL_KEY"]
+    assert len(key) >= 32
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        assert key not in command.read_bytes()
+    for file in (*record.folder.iterdir(), served.site.log):
+        assert not file.is_file() or key not in file.read_bytes()
+    process.terminate()
+    process.wait(timeout=WAIT_SEC)
+
+
+def test_nothing_owed_starts_no_server(served: Runner) -> None:
+    site = served.site
+    (site.folder / "tasks" / "long" / "tests" / "test.sh").write_text(f"#!/bin/bash\n{PASSES}\n")
+    assert served.finish().returncode == 0
+    again = served.finish()
+    assert again.returncode == 0, again.stderr
+    assert "starting the model server" not in again.stderr
