@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from rolloutgen.index import Index, Shard, select
 from rolloutgen.models import Trial
@@ -30,14 +31,18 @@ class Plan:
         limit = self.settings.attempts_per_trial
         return (trial for trial in self.scan.owed() if self.attempts_used(trial) < limit)
 
-    @cached_property
-    def n_to_try(self) -> int:
-        return sum(1 for _ in self.to_try())
-
     @property
+    def n_to_try(self) -> int:
+        return self.scan.n_owed - self.n_exhausted
+
+    @cached_property
     def n_exhausted(self) -> int:
-        """Owed trials that have used up their attempts."""
-        return self.scan.n_owed - self.n_to_try
+        """Owed trials that have used up their attempts and get no more."""
+        return 0 if self.settings.retry_exhausted else self.scan.n_exhausted(self.settings.attempts_per_trial)
+
+    def task_folders(self) -> set[Path]:
+        """The folders in which the tasks of the whole index lie, with their tests and solutions."""
+        return {Path(text.rpartition("/")[0]) for text in set(self.shard.index.task_paths.to_pylist())}
 
 
 def make_plan(settings: Settings, *, repair: bool) -> Plan:

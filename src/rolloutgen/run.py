@@ -129,7 +129,7 @@ async def _try_all(plan: Plan, endpoint: ModelEndpoint | None, progress: Progres
     settings, paths = plan.settings, ResultsPaths(plan.settings.results_dir)
     run = read_run(paths.run_json)
     assert run is not None
-    backend = make_backend(settings, launch_id, (trial.instance.task_path for trial in plan.to_try()))
+    backend = make_backend(settings, launch_id, plan.task_folders())
     with ThreadPoolExecutor(_STORE_THREADS, "store") as executor:
         engine = Engine(settings, backend, endpoint)
         attempts = Attempts(engine, Store(paths, run.run_id), executor)
