@@ -134,7 +134,7 @@ class Progress:
         self._write(self._tally.snapshot())
 
     def let_go(self) -> None:
-        """Of the terminal; nothing is shown after it."""
+        """Of the bar; lines may follow."""
         self._each(lambda display: display.close())
 
     async def keep_fresh(self) -> None:

@@ -162,9 +162,9 @@ def run(settings: Settings, launch: Path, launcher_pid: int) -> Exit:
     with log_paths(settings).log.open("a", encoding="utf-8", errors="backslashreplace") as log:
         progress = Progress(_tally(plan), (display_for(sys.stdout), Lines(log)), launch)
         ending = asyncio.run(_run(plan, endpoint, progress, launch, launcher_pid))
+        progress.let_go()
         for line in ending.lines:
             progress.say(line)
-        progress.let_go()
     (launch / REASON).write_text(ending.reason, encoding="utf-8")
     return ending.exit_code
 

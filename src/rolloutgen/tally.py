@@ -49,7 +49,10 @@ class Snapshot:
         parts.append(f"{self.running} running")
         if self.per_hour is not None:
             parts.append(f"{self.per_hour:.0f}/h")
-        parts.append("time left not known yet" if self.eta_sec is None else f"about {for_people(self.eta_sec)} left")
+        if self.n_owed > self.n_given_up:
+            parts.append(
+                "time left not known yet" if self.eta_sec is None else f"about {for_people(self.eta_sec)} left"
+            )
         if self.paused:
             parts.append(f"new attempts paused: {self.paused}")
         return ", ".join(parts)
