@@ -460,6 +460,11 @@ async def test_c8_a_full_context_is_graded(
     assert (outcome.result, outcome.flags, outcome.turns) == (Result.PASS, (Flag.CONTEXT_EXCEEDED,), 0)
 
 
+async def test_harbor_is_quiet_in_the_drivers_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    await run()
+    assert caplog.records == []
+
+
 async def test_c14_an_outcome_is_plain_json(run: Run, backend: NullBackend) -> None:
     async def odd(sandbox: NullSandbox, command: str) -> ExecResult | None:
         sandbox.reported = SandboxReport(oom=1, details={"path": Path("/x"), "set": {1}, 3: b"bytes", "flag": Flag.OOM})

@@ -41,6 +41,7 @@ class Engine:
         os.environ.update(_QUIET)
         for module in ("agents", "trial"):  # all of Harbor now: an import is a stall of the event loop
             import_module(f"rolloutgen.engine.{module}")
+        logging.getLogger("harbor.utils.logger").setLevel(logging.WARNING)  # it asks for DEBUG; trials have their own
         from rolloutgen.engine.tasks import TaskCache
 
         self._settings = settings
