@@ -29,10 +29,6 @@ HOSTILE = {
     "absolute name": [_member("/etc/cron.d/x")],
     "climbing name": [_member("./a/../../x")],
     "name twice": [_member("./a"), _member("a")],
-    "absolute link": [_member("./a", tarfile.SYMTYPE, "/etc")],
-    "climbing link": [_member("./a", tarfile.SYMTYPE, "..")],
-    "link that climbs out of a folder that may be a link": [_member("./a", tarfile.SYMTYPE, "b/../../c")],
-    "empty link": [_member("./a", tarfile.SYMTYPE, "")],
     "file below a link": [_member("./a", tarfile.SYMTYPE, "b"), _member("./a/x")],
     "hard link": [_member("./b"), _member("./a", tarfile.LNKTYPE, "b")],
     "character device": [_member("./a", tarfile.CHRTYPE)],
@@ -48,6 +44,19 @@ def test_hostile_member_is_refused_before_anything_is_written(tmp_path: Path, me
     with pytest.raises(HostileArchiveError):
         unpack(_archive(honest, *members), tmp_path / "target")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("link", ["/etc", "..", "b/../../c", ""])
+def test_link_that_leads_outside_is_left_out(tmp_path: Path, link: str) -> None:
+    """``b/../../c``: b may be a link itself. What an agent links for its own use must not cost its verdict."""
+    members = [_member("./a", tarfile.SYMTYPE, link), _member("./reward.txt")]
+    unpack(_archive(_member(".", tarfile.DIRTYPE), *members), tmp_path / "target")
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["reward.txt"]
+
+
+def test_file_below_a_link_that_is_left_out_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HostileArchiveError):
+        unpack(_archive(_member("./a", tarfile.SYMTYPE, "/etc"), _member("./a/x")), tmp_path / "target")
 
 
 def test_claimed_size_is_refused(tmp_path: Path) -> None:

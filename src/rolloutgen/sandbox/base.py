@@ -61,7 +61,7 @@ class ExecResult:
 class SandboxReport:
     """The backend's own evidence, valid at any time between start and stop.
 
-    ``oom`` counts processes killed by the sandbox's own memory limit; ``disk_full`` says that its own disk limit was met;
+    ``oom`` counts processes that the sandbox's own memory limit killed; ``disk_full``: its own disk limit was met;
     ``dead`` why it cannot run commands any more (empty: it can); ``own_fault`` that it died of such a limit of its own.
     ``lost_sec`` seconds in which it could not be reached for reasons of ours; ``details`` evidence for people.
     """
@@ -103,8 +103,8 @@ class Sandbox(Protocol):
     async def download(self, source: str, target: Path) -> None:
         """Copy a file to ``target``, or the contents of a folder into it. Raises FileNotFoundError where it is missing.
 
-        Members are checked before anything is written here: no absolute paths, no ``..``, no devices, links stay inside,
-        size and count limits; a violation is a SandboxError.
+        Members are checked before anything is written here: no absolute paths, no ``..``, no devices, size and count
+        limits; a violation is a SandboxError. Symbolic links that lead outside are left out.
         """
 
     async def check(self) -> None:
