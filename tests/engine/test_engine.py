@@ -460,6 +460,29 @@ async def test_c8_a_full_context_is_graded(
     assert (outcome.result, outcome.flags, outcome.turns) == (Result.PASS, (Flag.CONTEXT_EXCEEDED,), 0)
 
 
+@pytest.mark.parametrize(
+    ("error", "cause"), [(SandboxError("it stays"), None), (ZeroDivisionError("a bug"), Cause.INTERNAL)]
+)
+async def test_a_removal_that_fails_costs_no_verdict_and_one_with_a_bug_raises_nothing(
+    run: Run, backend: NullBackend, error: Exception, cause: Cause | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend.stop_error = error
+    outcome = await run()
+    assert outcome.cause is cause
+    assert "could not be removed" in caplog.text
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_an_error(run: Run, backend: NullBackend) -> None:
+    async def fall_apart(sandbox: NullSandbox, command: str) -> ExecResult | None:
+        if command.startswith("(/solution"):
+            raise asyncio.CancelledError
+        return None
+
+    backend.on_exec = fall_apart
+    outcome = await run()
+    assert (outcome.result, outcome.cause) == (Result.ERROR, Cause.INTERNAL)
+
+
 async def test_harbor_is_quiet_in_the_drivers_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     await run()
     assert caplog.records == []

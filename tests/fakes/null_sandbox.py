@@ -77,12 +77,15 @@ class NullSandbox:
     async def stop(self) -> None:
         await asyncio.sleep(self.backend.stop_sec)
         self.stopped = True
+        if self.backend.stop_error is not None:
+            raise self.backend.stop_error
 
 
 @dataclass
 class NullBackend:
     reward: bytes = b"1\n"
     stop_sec: float = 0.0
+    stop_error: Exception | None = None
     on_start: Callable[[NullSandbox], Awaitable[None]] | None = None
     on_exec: OnExec | None = None
     on_download: Callable[[NullSandbox, str], Awaitable[None]] | None = None

@@ -14,7 +14,6 @@ from rolloutgen import scaffold
 from rolloutgen.engine.outcome import Clock, build_outcome
 from rolloutgen.engine.record import Record
 from rolloutgen.engine.rewards import read_rewards
-from rolloutgen.errors import SandboxError
 from rolloutgen.models import Attempt, ModelEndpoint, Outcome
 from rolloutgen.paths import TRANSCRIPT, harbor_folder
 from rolloutgen.sandbox.base import SandboxBackend
@@ -67,9 +66,10 @@ class Engine:
         try:
             loaded = await self._tasks.get(attempt.trial.instance.task_path)
             await self._run(record, loaded)
-        except asyncio.CancelledError:
-            record.interrupted = True
-            raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            record.fail(error)  # nobody cancelled this attempt: something inside it came apart
         except Exception as error:  # noqa: BLE001 - a bug of ours is an outcome too (internal), with its traceback
             record.fail(error)
         finally:
@@ -82,10 +82,10 @@ class Engine:
         from rolloutgen.engine.environment import ATTEMPTS, Context
         from rolloutgen.engine.trial import Plan
 
-        token = uuid4().hex
-        context = ATTEMPTS[token] = Context(record, self._backend, self._settings)
         transcript = Transcript(record.attempt.folder / TRANSCRIPT, self._executor)
         record.transcript = transcript
+        token = uuid4().hex
+        context = ATTEMPTS[token] = Context(record, self._backend, self._settings)
         try:
             build = partial(build_agent, self._settings.scaffold, self._scaffold, record, transcript)
             trial = await self._make_trial(Plan(token, context, loaded, build))
@@ -113,6 +113,7 @@ class Engine:
 def _close_transcript(record: Record, transcript: Transcript) -> None:
     """The last line says how it ended; a transcript that cannot be written is an error of the attempt."""
     state = record.state
+    record.interrupted = record.interrupted or _is_cancelled()
     ending = "interrupted" if record.interrupted else state.ending or record.phase.value
     failures = [f"{failure.kind}: {failure.message}" for failure in record.failures]
     try:
@@ -127,8 +128,13 @@ async def _remove_sandboxes(record: Record) -> None:
     for sandbox in record.sandboxes:
         try:
             await record.remove(sandbox)
-        except SandboxError as error:
-            _LOG.warning("a sandbox of %s could not be removed: %s", record.attempt.folder, error)
+        except Exception:  # noqa: BLE001 - the attempt's outcome stands, whatever the removal met
+            _LOG.exception("a sandbox of %s could not be removed", record.attempt.folder)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _to_the_end(work: Coroutine[None, None, None]) -> None:

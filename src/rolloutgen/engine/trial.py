@@ -187,7 +187,7 @@ class AttemptTrial(SingleStepTrial):
             return
         if isinstance(exc, Exception):
             self._record.fail(exc)
-        else:
+        else:  # a CancelledError
             self._record.interrupted = True
         super()._record_exception(exc)
 
