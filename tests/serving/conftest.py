@@ -15,7 +15,7 @@ import pytest
 from rolloutgen.knobs import Value
 from rolloutgen.processes import MARK, Process, belongings
 from rolloutgen.reading import read_settings
-from rolloutgen.serving.leavings import remove_leavings
+from rolloutgen.serving.leavings import remove_leavings, temporary_folder
 from rolloutgen.serving.record import ServerRecord
 from rolloutgen.settings import Settings
 
@@ -90,6 +90,13 @@ class Serving:
         leaders = [record.vllm] if record.vllm else []
         find = belongings(self.folder.name, leaders, record.members)
         return [process for process in {*find(), *record.members} if process.alive()]
+
+    def traces(self) -> list[Path]:
+        """What is left of the server's files outside its launch's folder."""
+        record = ServerRecord.read(self.folder)
+        assert record is not None
+        paths = [temporary_folder(self.folder.name), *(Path(path) for path, _ in record.shared)]
+        return [path for path in paths if path.exists()]
 
     def wait_until_nothing_is_left(self, timeout_sec: float = 60) -> None:
         deadline = time.monotonic() + timeout_sec

@@ -45,9 +45,11 @@ def test_it_serves_and_term_leaves_nothing(ready: tuple[Serving, ServerRecord]) 
     serving, record = ready
     assert "ls" in chat(record, 0)
     assert len({chat(record, 1.0) for _ in range(4)}) > 1
+    assert serving.traces()
     serving.process.terminate()
     assert serving.wait() == 0
     assert serving.left() == []
+    assert serving.traces() == []
 
 
 def test_death_of_its_parent_process_leaves_nothing(ready: tuple[Serving, ServerRecord]) -> None:
@@ -57,6 +59,7 @@ def test_death_of_its_parent_process_leaves_nothing(ready: tuple[Serving, Server
     assert "SIGKILL" in serving.record("failed").message
     assert serving.wait() == 1
     assert serving.left() == []
+    assert serving.traces() == []
 
 
 async def test_after_sigkill_of_serve_and_parent_the_engine_is_proven_ours(

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from rolloutgen.processes import belongings, end_all
-from rolloutgen.serving.leavings import temporary_folder
 
 from .conftest import KEY, Serving
 
@@ -49,14 +48,13 @@ def test_no_shared_memory_and_no_temporary_file_is_left(ready: Serving, how: str
     record = ready.record("ready")
     assert record.vllm is not None
     assert [path for path, _ in record.shared] == [f"/dev/shm/stand-in-{record.vllm.pid}"]
-    traces = [Path(record.shared[0][0]), temporary_folder(ready.folder.name)]
-    assert all(trace.exists() for trace in traces)
+    assert len(ready.traces()) == 2
     if how == "term":
         ready.process.terminate()
     else:
         record.vllm.signal(signal.SIGKILL)
     ready.wait()
-    assert not any(trace.exists() for trace in traces)
+    assert ready.traces() == []
 
 
 def test_a_second_signal_hurries_and_still_cleans(start: Start, stand_in: Path) -> None:

@@ -42,7 +42,8 @@ def shared_memory(members: Iterable[Process]) -> set[Shared]:
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{member.pid}/maps").read_text().splitlines()
             fields = (line.split(maxsplit=5) for line in lines if _SHARED in line)
-            found.update((parts[5], int(parts[4])) for parts in fields if parts[5].startswith(_SHARED))
+            names = ((path, int(inode)) for *_, inode, path in fields if path.startswith(_SHARED))
+            found.update((path, inode) for path, inode in names if not path.endswith(" (deleted)"))
     return found
 
 
