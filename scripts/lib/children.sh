@@ -1,8 +1,11 @@
 # shellcheck shell=bash disable=SC2034
 # Children of the launcher: each leads a session of its own, so that a signal to the launcher's group reaches the
-# launcher alone; it passes the signal on, and waits in a way that lets signals through at once. Needs log.sh.
+# launcher alone; it passes the signal on, and waits in a way that lets signals through at once.
 
 repository=${repository:?set it before this is sourced}
+# shellcheck source=scripts/lib/log.sh
+source "$repository/scripts/lib/log.sh"
+
 python=""     # our own
 launch_id=""  # marks every process of a launch, from the lock on
 model_key=""  # of this launch's model server; never in a command line or a file
