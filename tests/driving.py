@@ -181,7 +181,8 @@ class Site:
     def clean(self) -> None:
         for launch in self.launches:
             shutil.rmtree(launch, ignore_errors=True)
-        self.log.unlink(missing_ok=True)
+        for log in self.log.parent.glob(f"{self.exp}*.log"):
+            log.unlink()
 
 
 def _counts(path: Path) -> bool:
