@@ -77,7 +77,8 @@ def clone(tmp_path: Path, repository: Path) -> Clone:
     locks = made.root / "scripts" / "locks"
     for folder in (locks, made.wheels, made.bin, made.root / "scripts" / "lib", made.root / "src" / "rolloutgen"):
         folder.mkdir(parents=True)
-    shutil.copy(repository / "scripts" / "lib" / "environments.sh", made.root / "scripts" / "lib")
+    for script in ("environments.sh", "vllm_environment.sh"):
+        shutil.copy(repository / "scripts" / "lib" / script, made.root / "scripts" / "lib")
     (made.root / "src" / "rolloutgen" / "__init__.py").touch()
     (made.root / "src" / "rolloutgen" / "__main__.py").write_text("import sys; print('called with', *sys.argv[1:])")
     for lock, pins in {
