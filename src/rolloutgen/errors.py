@@ -69,6 +69,10 @@ class SandboxError(AttemptError):
         super().__init__(cause, message)
 
 
+class NoSpaceError(SandboxError):
+    """The sandbox's own disk has no room for what is copied into it."""
+
+
 class TransportError(AttemptError):
     """An exec or a copy was lost: there is no exit status, and none is guessed."""
 

@@ -22,8 +22,8 @@ OWN_DEATH = SandboxReport(oom=1, dead="the first process was killed", own_fault=
 LOST = SandboxReport(dead="the node is gone")
 
 
-def failure(phase: Phase, kind: str, cause: Cause | None = None, *, command_lost: bool = False) -> Failure:
-    return Failure(phase, kind, "what happened", cause, command_lost)
+def failure(phase: Phase, kind: str, cause: Cause | None = None, **facts: bool) -> Failure:
+    return Failure(phase, kind, "what happened", cause, **facts)
 
 
 TIMEOUT = failure(Phase.AGENT, "AgentTimeoutError")
@@ -87,6 +87,28 @@ VERDICTS = {
         ungraded(sandbox=SandboxReport(disk_full=True, dead="no space", own_fault=True)),
         Result.FAIL,
         (Flag.DISK_FULL,),
+    ),
+    "no room for the tests": (
+        graded(
+            failure(Phase.VERIFY, "NoSpaceError", Cause.SANDBOX_LOST, no_space=True),
+            failure(Phase.VERIFY, "AddTestsDirError"),
+            sandbox=SandboxReport(disk_full=True),
+            rewards=None,
+            verifier_status=None,
+        ),
+        Result.FAIL,
+        (Flag.DISK_FULL,),
+    ),
+    "no memory to make ready for the tests": (
+        graded(
+            failure(Phase.VERIFY, "RuntimeError"),
+            sandbox=SandboxReport(oom=3),
+            oom_before_verify=2,
+            rewards=None,
+            verifier_status=None,
+        ),
+        Result.FAIL,
+        (Flag.OOM,),
     ),
     "a log could not be copied": (
         graded(failure(Phase.COLLECT, "TransportError", Cause.TRANSPORT), rewards=ONE),
@@ -181,6 +203,16 @@ ERRORS = {
     "the verifier's own sandbox dies of its limit": (
         graded(grading=OWN_DEATH, separate=True, rewards=None),
         Cause.VERIFIER_KILLED,
+    ),
+    "the verifier could not start, and the agent had met its limits before": (
+        graded(
+            failure(VERIFY, "AddTestsDirError"),
+            sandbox=SandboxReport(oom=2, disk_full=True),
+            oom_before_verify=2,
+            rewards=None,
+            verifier_status=None,
+        ),
+        Cause.VERIFIER_START,
     ),
     "the verifier could not start": (
         graded(failure(VERIFY, "AddTestsDirError"), rewards=None, verifier_status=None),

@@ -85,6 +85,18 @@ async def test_a_verifier_that_is_killed(run: Run) -> None:
     assert (outcome.result, outcome.cause) == (Result.ERROR, Cause.VERIFIER_KILLED)
 
 
+async def test_an_agent_that_fills_its_disk_has_failed(run: Run) -> None:
+    """Grading cannot begin then; that is the agent's doing, no fault of the machine, and so no error."""
+    outcome = await run("yes > fill", toml="[environment]\nmemory_mb = 128\nstorage_mb = 2048\n")
+    assert (outcome.result, outcome.reward) == (Result.FAIL, None)
+    assert Flag.DISK_FULL in outcome.flags
+
+
+async def test_a_full_disk_that_was_made_free_again_is_graded(run: Run) -> None:
+    outcome = await run("yes > fill; rm fill; echo yes > done", toml="[environment]\nmemory_mb = 128\n")
+    assert outcome.result is Result.PASS
+
+
 @pytest.mark.parametrize("leave", ["ln -s /etc/passwd", "mkdir", "mkfifo", "echo 1 >"])
 async def test_what_the_agent_leaves_where_the_reward_belongs_does_not_count(run: Run, leave: str) -> None:
     outcome = await run(f"{leave} /logs/verifier/reward.txt", tests="true")

@@ -70,6 +70,16 @@ def _own_limit(evidence: Evidence) -> Decision | None:
     return None
 
 
+def _no_room_to_grade(evidence: Evidence) -> Decision | None:
+    """The agent left its sandbox so full that grading could not begin: the same as dying of its own limit."""
+    begun = evidence.verify_begun and not evidence.separate and evidence.verifier_status is None
+    if not begun or not any(failure.phase is Phase.VERIFY for failure in evidence.failures):
+        return None
+    no_memory = evidence.sandbox.oom > evidence.oom_before_verify
+    no_disk = evidence.sandbox.disk_full and any(f.phase is Phase.VERIFY and f.no_space for f in evidence.failures)
+    return Decision(Result.FAIL, flags=_flags(evidence)) if no_memory or no_disk else None
+
+
 def _lost(evidence: Evidence) -> Decision | None:
     """A sandbox, a copy, an exec or a model call was lost for reasons that are not the agent's."""
     failure = next((f for f in evidence.failures if _is_critical(f, evidence)), None)
@@ -120,6 +130,7 @@ def _reward_unusable(evidence: Evidence) -> Decision | None:
 
 _BEFORE_GRADING: Final = (_own_limit, _lost, _unknown_before_grading)
 _RULES: Final[tuple[Callable[[Evidence], Decision | None], ...]] = (
+    _no_room_to_grade,
     *_BEFORE_GRADING,
     _verifier_killed,
     _verifier_failed,

@@ -32,6 +32,7 @@ class Failure:
     message: str
     cause: Cause | None = None
     command_lost: bool = False
+    no_space: bool = False
     origin: str = ""
     traceback: str = ""
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from rolloutgen.engine.evidence import Evidence, Failure, Phase
 from rolloutgen.engine.rewards import RewardError, Rewards
-from rolloutgen.errors import AttemptError, CommandLostError
+from rolloutgen.errors import AttemptError, CommandLostError, NoSpaceError
 from rolloutgen.models import Attempt
 from rolloutgen.outcomes import Flag
 from rolloutgen.sandbox.base import ExecResult, Sandbox, SandboxReport
@@ -62,6 +62,7 @@ class Record:
                 message=str(error),
                 cause=error.cause if isinstance(error, AttemptError) else None,
                 command_lost=isinstance(error, CommandLostError),
+                no_space=isinstance(error, NoSpaceError),
                 origin=type(_origin(error)).__name__,
                 traceback=text[-_TRACEBACK_MAX:],
             )

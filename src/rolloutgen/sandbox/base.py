@@ -97,7 +97,7 @@ class Sandbox(Protocol):
     async def upload(self, source: Path, target: str) -> None:
         """Copy the file ``source`` to the path ``target``, or the contents of the folder ``source`` into ``target``.
 
-        Parents are made; modes are kept; files belong to root.
+        Parents are made; modes are kept; files belong to root. Raises NoSpaceError where its disk is full.
         """
 
     async def download(self, source: str, target: Path) -> None:

@@ -1,9 +1,12 @@
 """What a sandbox is made of, beside its spec."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from rolloutgen.sandbox.base import SandboxSpec
 from rolloutgen.sandbox.local import cgroups
+
+_COMMANDS_MB: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,20 @@ class Ground:
             "hidden": self.hidden,
             "network": self.network,
             "workdir": spec.workdir or self.default_workdir,
-            "storage_mb": spec.storage_mb,
+            "storage_mb": storage_mb(spec),
             "memory_mb": spec.memory_mb,
             "cpus": spec.cpus,
             "pids": cgroups.PIDS_MAX,
         }
+
+
+def storage_mb(spec: SandboxSpec) -> int | None:
+    """What its files may take, in MiB (None: half of the machine's memory).
+
+    Files lie in memory, so a sandbox whose files fill its memory could run no command any more, not even the verifier's
+    first. An eighth of the memory (16 MiB at least) is kept for commands: the disk is full before.
+    """
+    if spec.memory_mb is None:
+        return spec.storage_mb
+    most = max(1, spec.memory_mb - max(_COMMANDS_MB, spec.memory_mb // 8))
+    return most if spec.storage_mb is None else min(spec.storage_mb, most)

@@ -1,6 +1,7 @@
 """One sandbox, seen from the driver: a socket to its init, and what is known of its end."""
 
 import asyncio
+import errno
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rolloutgen.errors import CommandLostError, SandboxError, TransportError
+from rolloutgen.errors import CommandLostError, NoSpaceError, SandboxError, TransportError
 from rolloutgen.outcomes import Cause
 from rolloutgen.sandbox.base import ExecResult, SandboxReport, SandboxSpec
 from rolloutgen.sandbox.local import cgroups, copies, wire
@@ -231,6 +232,8 @@ class LocalSandbox:
             raise FileNotFoundError(f"{what}: there is no such file")
         if answer.get("hostile"):
             raise SandboxError(f"{what}: refused: {answer['error']}")
+        if answer.get("errno") == errno.ENOSPC:
+            raise NoSpaceError(f"{what}: {answer['error']}")
         if answer.get("error") or error is not None or answer.get("bytes") != moved:
             reason = answer.get("error") or error or f"{moved} bytes here, {answer.get('bytes')} there"
             raise TransportError(f"{what}: {reason}") from error
