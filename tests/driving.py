@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rolloutgen.summary import read_summary
+from rolloutgen.results.summary import read_summary
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from rolloutgen.models import Instance, Outcome, Times, Trial
 from rolloutgen.outcomes import Cause, Result
-from rolloutgen.store import Store
+from rolloutgen.results.store import Store
 
 TIMES = Times("2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00", 1.5, 50.0, 5.25)
 

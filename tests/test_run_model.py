@@ -12,9 +12,9 @@ import pytest
 from driving import Site, kill_session, until
 from fakes.model_server import Call, ModelServer
 from rolloutgen.config import load_config
-from rolloutgen.fingerprint import write_run
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.processes import Process
+from rolloutgen.results.fingerprint import write_run
 from rolloutgen.run import MODEL_KEY
 from rolloutgen.serving import ServerRecord
 

@@ -18,9 +18,9 @@ from rolloutgen.errors import FindingsError, RolloutgenError
 from rolloutgen.exits import Exit
 
 if TYPE_CHECKING:
+    from rolloutgen.config.reading import Draft
     from rolloutgen.ending import Ending
     from rolloutgen.preflight import Report
-    from rolloutgen.reading import Draft
 
 type Arguments = argparse.Namespace
 
@@ -160,7 +160,7 @@ def _run(arguments: Arguments) -> int:
 
 
 def _status(arguments: Arguments) -> int:
-    from rolloutgen.status import status_lines
+    from rolloutgen.progress.status import status_lines
 
     print("\n".join(status_lines(_load_valid(arguments).settings)))
     return Exit.OK
@@ -176,7 +176,7 @@ def _cleanup(arguments: Arguments) -> int:
 
 def _parameters(_arguments: Arguments) -> int:
     from rolloutgen.config import repository
-    from rolloutgen.parameters import table
+    from rolloutgen.config.parameters import table
 
     sys.stdout.write(table(repository() / "scripts" / "templates"))
     return Exit.OK

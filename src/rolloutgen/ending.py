@@ -11,11 +11,11 @@ from rolloutgen.exits import Exit
 from rolloutgen.index import write_filtered
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.plan import Plan
-from rolloutgen.progress import one_line
-from rolloutgen.scan import Scan
+from rolloutgen.progress.show import one_line
+from rolloutgen.results.scan import Scan
+from rolloutgen.results.store import Store
+from rolloutgen.results.summary import Totals, selected, write_tables
 from rolloutgen.settings import Settings
-from rolloutgen.store import Store
-from rolloutgen.summary import Totals, selected, write_tables
 
 _SHOWN: Final = 10
 

@@ -32,9 +32,9 @@ class Knob:
     """The declaration of one key of a config.
 
     ``default`` is its text where none is set; None: there is none. ``layer`` names the templates that bring it instead
-    (``serving``, ``backend``, ``scaffold``). ``need``: ``always`` (the config must set it) or empty. ``scope``: ``model``
-    means that only scaffolds that ask a model use it and need it. ``measures``: it is part of the run's fingerprint.
-    ``empty``: what an empty value means.
+    (``serving``, ``backend``, ``scaffold``). ``need``: ``always`` (the config must set it) or empty. ``scope``:
+    ``model`` means that only scaffolds that ask a model use it and need it. ``measures``: it is part of the run's
+    fingerprint. ``empty``: what an empty value means.
     """
 
     parse: Parser

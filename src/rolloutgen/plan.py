@@ -8,8 +8,8 @@ from pathlib import Path
 from rolloutgen.index import Index, Shard, select
 from rolloutgen.models import Trial
 from rolloutgen.paths import ResultsPaths
+from rolloutgen.results.store import Scan, Store
 from rolloutgen.settings import Settings
-from rolloutgen.store import Scan, Store
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from rolloutgen import launches
 from rolloutgen.config import log_paths
+from rolloutgen.config.reading import Draft
 from rolloutgen.ending import Ending, conclude
 from rolloutgen.errors import RunFailedError
 from rolloutgen.exits import Exit
-from rolloutgen.fingerprint import read_run, write_run
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.preflight import Report, preflight, what_next
 from rolloutgen.preflight.server import current_fingerprint
 from rolloutgen.processes import Process
-from rolloutgen.reading import Draft
+from rolloutgen.results.fingerprint import read_run, write_run
 from rolloutgen.settings import Settings
 
 

@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from rolloutgen.config.reading import Draft
 from rolloutgen.errors import Finding, Level
-from rolloutgen.reading import Draft
 from rolloutgen.settings import KNOBS
 
 MASK: Final = "***"

@@ -22,19 +22,19 @@ from rolloutgen.ending import Ending, break_off, conclude
 from rolloutgen.engine import Engine
 from rolloutgen.errors import RunFailedError
 from rolloutgen.exits import Exit
-from rolloutgen.fingerprint import read_run
 from rolloutgen.models import ModelEndpoint, Outcome, Trial
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.plan import Plan, make_plan
 from rolloutgen.preflight.host import raise_fd_limit
 from rolloutgen.processes import Process, gone
-from rolloutgen.progress import Lines, Progress, display_for, utc_now
+from rolloutgen.progress.show import Lines, Progress, display_for, utc_now
+from rolloutgen.progress.tally import Tally
+from rolloutgen.results.fingerprint import read_run
+from rolloutgen.results.store import Store
 from rolloutgen.sandbox.base import SandboxBackend
 from rolloutgen.scheduler import Scheduler
 from rolloutgen.serving import ServerRecord
 from rolloutgen.settings import Settings
-from rolloutgen.store import Store
-from rolloutgen.tally import Tally
 
 REASON: Final = "reason"
 MODEL_KEY: Final = "ROLLOUTGEN_MODEL_KEY"

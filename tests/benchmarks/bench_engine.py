@@ -70,13 +70,13 @@ async def ours(tasks: Path, results: Path, n_concurrent: int) -> dict[str, Any]:
     from concurrent.futures import ThreadPoolExecutor
 
     from fakes.null_sandbox import NullBackend, NullSandbox
+    from rolloutgen.config.reading import read_settings
     from rolloutgen.engine import Engine
     from rolloutgen.knobs import Value
     from rolloutgen.models import Instance, Outcome, Trial
     from rolloutgen.paths import ResultsPaths
-    from rolloutgen.reading import read_settings
+    from rolloutgen.results.store import Store
     from rolloutgen.scheduler import Scheduler
-    from rolloutgen.store import Store
 
     keys = {
         "PROJECT_NAME": "bench",

@@ -20,8 +20,8 @@ import json, sys
 from pathlib import Path
 from rolloutgen.index import Index, select, write_filtered
 from rolloutgen.paths import ResultsPaths
-from rolloutgen.store import Store
-from rolloutgen.summary import selected, write_tables
+from rolloutgen.results.store import Store
+from rolloutgen.results.summary import selected, write_tables
 index, results, output = map(Path, sys.argv[1:4])
 shard = select(Index.read(index), None)
 paths = ResultsPaths(results)
@@ -45,7 +45,7 @@ from pathlib import Path
 from rolloutgen.models import Attempt, Instance, Outcome, Times, Trial
 from rolloutgen.outcomes import Flag, Result
 from rolloutgen.paths import ResultsPaths
-from rolloutgen.records import encode
+from rolloutgen.results.records import encode
 paths, n_instances, n_trials = ResultsPaths(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
 details = {"sandbox": {"backend": "local", "memory": "cgroup2", "commands": list(range(20))}, "note": "x" * 200}
 for row in range(n_instances):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rolloutgen.config.reading import read_settings
 from rolloutgen.knobs import Value
 from rolloutgen.models import Attempt, Instance, Trial
-from rolloutgen.reading import read_settings
 from rolloutgen.settings import Settings
 
 _KEYS = {

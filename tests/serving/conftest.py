@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from rolloutgen.config.reading import read_settings
 from rolloutgen.knobs import Value
 from rolloutgen.processes import MARK, Process, belongings
-from rolloutgen.reading import read_settings
 from rolloutgen.serving.leavings import remove_leavings, temporary_folder
 from rolloutgen.serving.record import ServerRecord
 from rolloutgen.settings import Settings

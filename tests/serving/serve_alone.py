@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from rolloutgen.config.reading import read_settings
 from rolloutgen.knobs import Value
-from rolloutgen.reading import read_settings
 from rolloutgen.serving.serve import serve
 
 if __name__ == "__main__":

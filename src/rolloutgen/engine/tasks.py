@@ -18,10 +18,10 @@ from harbor.models.task.paths import TaskPaths
 from harbor.models.task.task import Task
 from harbor.utils.file_selection import FileSelection
 
-from rolloutgen.digests import task_digest
 from rolloutgen.engine.dockerfile import last_workdir
 from rolloutgen.errors import AttemptError, StoreError
 from rolloutgen.outcomes import Cause
+from rolloutgen.results.digests import task_digest
 
 _KEPT: Final = 256
 """Tasks in memory: the trials of an instance run near each other, so few are needed at a time."""

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rolloutgen.durable import replacing
 from rolloutgen.errors import StoreError
 from rolloutgen.index import schema
 from rolloutgen.index.shard import Shard
 from rolloutgen.index.table import absolute, text
 from rolloutgen.index.views import stored_schema, without_views
+from rolloutgen.results.durable import replacing
 
 _BATCH: Final = 65_536
 """Rows read at a time."""

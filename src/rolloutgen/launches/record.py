@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from rolloutgen.durable import replace
 from rolloutgen.processes import Process
+from rolloutgen.results.durable import replace
 
 SCHEMA_VERSION: Final = 1
 RECORD: Final = "launch.json"

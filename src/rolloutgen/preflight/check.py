@@ -11,8 +11,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from rolloutgen.config.reading import Draft
 from rolloutgen.errors import Finding, FindingsError, Level, RolloutgenError
-from rolloutgen.reading import Draft
 from rolloutgen.settings import Settings
 
 if TYPE_CHECKING:

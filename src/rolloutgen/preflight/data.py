@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
+from rolloutgen.changes import changed_tasks
 from rolloutgen.errors import Finding
 from rolloutgen.preflight.check import Check, Context, fatal, first_names, ok, warn
-from rolloutgen.stored import changed_tasks
 
 
 def _shard(context: Context) -> Iterator[Finding]:

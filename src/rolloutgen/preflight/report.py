@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from rolloutgen.config.reading import Draft
 from rolloutgen.errors import Finding, FindingsError, Level, StoreError
 from rolloutgen.exits import Exit
 from rolloutgen.plan import Plan, make_plan
 from rolloutgen.preflight import config, data, host, model, sandbox, server
 from rolloutgen.preflight.check import Check, Context, run_checks
-from rolloutgen.reading import Draft
 from rolloutgen.tasks import TaskFacts, look
 
 _PLAN_KEYS: Final = frozenset({"INDEX_FILE", "INSTANCES_FILE", "RESULTS_DIR", "N_TRIALS", "ATTEMPTS_PER_TRIAL"})

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from rolloutgen.errors import Finding
-from rolloutgen.fingerprint import compare, fingerprint, read_run
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.preflight.check import Check, Context, fatal, ok, warn
+from rolloutgen.results.fingerprint import compare, fingerprint, read_run
 from rolloutgen.serving import check_command_line, gpus_seen, vllm_bin, vllm_version
 from rolloutgen.settings import KNOBS, Settings
 

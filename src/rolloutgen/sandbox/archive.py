@@ -55,7 +55,8 @@ def unpack(spool: IO[bytes], target: Path) -> None:
     """Check every member of the archive in ``spool`` (seekable), then write it to ``target``.
 
     A file goes to the path ``target``, a folder's contents into the folder ``target``. Symbolic links that lead outside
-    are left out. Raises HostileArchiveError before anything is written; tarfile.TarError and EOFError for an archive that is cut off.
+    are left out. Raises HostileArchiveError before anything is written; tarfile.TarError and EOFError for an archive
+    that is cut off.
     """
     spool.seek(0)
     with tarfile.open(fileobj=cast("IO[bytes]", _Guarded(spool)), mode="r:") as archive:

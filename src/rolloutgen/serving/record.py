@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from rolloutgen.durable import replace
 from rolloutgen.processes import Process
+from rolloutgen.results.durable import replace
 from rolloutgen.serving.leavings import Shared
 
 FILE: Final = "server.json"

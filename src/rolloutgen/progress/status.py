@@ -9,11 +9,11 @@ from rolloutgen.config import log_paths
 from rolloutgen.launches import Launch
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.plan import Plan, make_plan
-from rolloutgen.progress import PROGRESS
+from rolloutgen.progress.show import PROGRESS
+from rolloutgen.progress.tally import Snapshot
+from rolloutgen.results.summary import totals
 from rolloutgen.serving import ServerRecord
 from rolloutgen.settings import Settings
-from rolloutgen.summary import totals
-from rolloutgen.tally import Snapshot
 
 
 def status_lines(settings: Settings) -> list[str]:

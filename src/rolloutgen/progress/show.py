@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol, TextIO
 
 from rolloutgen.models import Outcome, Trial
-from rolloutgen.tally import Snapshot, Tally
+from rolloutgen.progress.tally import Snapshot, Tally
 
 PROGRESS: Final = "progress.json"
 DIGEST_SEC: Final = 60.0

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rolloutgen.errors import StoreError
 from rolloutgen.models import Attempt, Instance, Trial
 from rolloutgen.outcomes import Cause, Flag, Result
-from rolloutgen.records import InvalidRecordError, decode, encode, plain
+from rolloutgen.results.records import InvalidRecordError, decode, encode, plain
 from samples import verdict
 
 ATTEMPT = Attempt(Trial(Instance("a", Path("/t")), 2), 3, Path("/x"))

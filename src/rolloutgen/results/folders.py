@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rolloutgen.durable import sync_folder
 from rolloutgen.paths import OUTCOME, attempt_name, parse_attempt_name, parse_trial_name, trial_name
-from rolloutgen.records import InvalidRecordError, Record, decode
+from rolloutgen.results.durable import sync_folder
+from rolloutgen.results.records import InvalidRecordError, Record, decode
 
 _FIRST_READ: Final = 65_536
 """Bytes; nearly every outcome.json is shorter, and is read by one call."""

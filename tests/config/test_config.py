@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from rolloutgen.config import load_config, log_paths, repository, resolve_values
+from rolloutgen.config.reading import Draft
+from rolloutgen.config.shellfile import read_shell_file
 from rolloutgen.errors import FindingsError, Level
-from rolloutgen.reading import Draft
 from rolloutgen.settings import KNOBS
-from rolloutgen.shellfile import read_shell_file
 
 GOOD = """\
 PROJECT_NAME=test

@@ -19,7 +19,7 @@ from typing import Final
 from rolloutgen.errors import Finding, Level, StoreError
 from rolloutgen.models import Instance, Trial
 from rolloutgen.paths import RESERVED, ResultsPaths, encode_id
-from rolloutgen.results import Problem, Results, read_results
+from rolloutgen.results.instance import Problem, Results, read_results
 
 _THREADS: Final = 32
 _CHUNK: Final = 64

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rolloutgen.durable import replace, replacing, temporary
 from rolloutgen.errors import StoreError
+from rolloutgen.results.durable import replace, replacing, temporary
 
 
 class StopHereError(Exception):

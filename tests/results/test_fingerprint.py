@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rolloutgen.config.reading import read_settings
 from rolloutgen.errors import StoreError
-from rolloutgen.fingerprint import compare, fingerprint, model_digest, read_run, task_digest, write_run
 from rolloutgen.knobs import Value
-from rolloutgen.reading import read_settings
+from rolloutgen.results.fingerprint import compare, fingerprint, model_digest, read_run, task_digest, write_run
 from rolloutgen.settings import KNOBS, Settings
 
 BASE = {

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rolloutgen.durable import replacing
 from rolloutgen.paths import ResultsPaths
-from rolloutgen.records import TIMES, Record
-from rolloutgen.results import Results
-from rolloutgen.scan import Scan
+from rolloutgen.results.durable import replacing
+from rolloutgen.results.instance import Results
+from rolloutgen.results.records import TIMES, Record
+from rolloutgen.results.scan import Scan
 
 SUMMARY_COLUMNS: Final = (
     "instance_id",

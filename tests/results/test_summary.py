@@ -14,9 +14,9 @@ from rolloutgen.index import Index, select, write_filtered
 from rolloutgen.models import Instance, Trial
 from rolloutgen.outcomes import Cause, Flag
 from rolloutgen.paths import ResultsPaths
-from rolloutgen.scan import Scan
-from rolloutgen.store import Store
-from rolloutgen.summary import Totals, read_summary, selected, totals, wilson, write_tables
+from rolloutgen.results.scan import Scan
+from rolloutgen.results.store import Store
+from rolloutgen.results.summary import Totals, read_summary, selected, totals, wilson, write_tables
 from samples import error, fill, instances, play, row, verdict, write_index
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rolloutgen.folders import Listing, listing, promote, read_record
 from rolloutgen.outcomes import Result
 from rolloutgen.paths import attempt_name, trial_name
-from rolloutgen.records import InvalidRecordError, Record
+from rolloutgen.results.folders import Listing, listing, promote, read_record
+from rolloutgen.results.records import InvalidRecordError, Record
 
 type Problem = Literal["torn", "odd", "foreign"]
 """An outcome.json that cannot be read; no folder where one should be; an outcome of another instance or trial."""

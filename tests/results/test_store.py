@@ -10,8 +10,8 @@ from rolloutgen.errors import Level, StoreError
 from rolloutgen.models import Instance, Trial
 from rolloutgen.outcomes import Cause, Result
 from rolloutgen.paths import ResultsPaths
-from rolloutgen.scan import scan
-from rolloutgen.store import Scan, Store
+from rolloutgen.results.scan import scan
+from rolloutgen.results.store import Scan, Store
 from samples import error, fill, instances, play, verdict
 
 A, B = instances(["a", "b"])

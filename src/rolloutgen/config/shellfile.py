@@ -15,7 +15,7 @@ from itertools import batched
 from pathlib import Path
 from typing import Final
 
-READER: Final = Path(__file__).parents[2] / "scripts" / "lib" / "config.sh"
+READER: Final = Path(__file__).parents[3] / "scripts" / "lib" / "config.sh"
 
 _PASSES_MAX: Final = 100
 _HANG_SEC: Final = 20.0

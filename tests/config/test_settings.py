@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolloutgen.config.reading import Draft, read_settings
 from rolloutgen.errors import Level
 from rolloutgen.knobs import Value, integer, number, pairs, words
-from rolloutgen.reading import Draft, read_settings
 from rolloutgen.settings import KNOBS
 
 GIVEN = {

@@ -10,8 +10,8 @@ import pytest
 from driving import until
 from rolloutgen.models import Instance, Outcome, Times, Trial
 from rolloutgen.outcomes import Cause, Flag, Result
-from rolloutgen.progress import PROGRESS, Bar, Lines, Progress, describe
-from rolloutgen.tally import Snapshot, Tally, for_people
+from rolloutgen.progress.show import PROGRESS, Bar, Lines, Progress, describe
+from rolloutgen.progress.tally import Snapshot, Tally, for_people
 
 TRIAL = Trial(Instance("i", Path("/tasks/i")), 2)
 PASS = Outcome(Result.PASS, Times("", "", 1.0, 2.5, None), "d", reward=1.0, flags=(Flag.MAX_TURNS,))

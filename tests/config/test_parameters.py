@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from rolloutgen.parameters import between_markers, table
+from rolloutgen.config.parameters import between_markers, table
 from rolloutgen.settings import KNOBS
 
 LAUNCHER_ONLY = {"venv_path"}

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from rolloutgen.fingerprint import task_digest
 from rolloutgen.models import Instance
 from rolloutgen.plan import Plan
+from rolloutgen.results.fingerprint import task_digest
 
 _AT_ONCE: Final = 16
 _FINISHED_MAX: Final = 5_000

@@ -10,19 +10,19 @@ from pathlib import Path
 
 from rolloutgen.models import Instance, Trial
 from rolloutgen.paths import ResultsPaths
-from rolloutgen.store import Scan, Store
-from rolloutgen.summary import write_tables
+from rolloutgen.results.store import Scan, Store
+from rolloutgen.results.summary import write_tables
 from samples import instances
 
 N_INSTANCES, N_TRIALS, N_KILLS = 25, 4, 10
-SOURCES = [Path(__file__).parents[1] / "src", Path(__file__).parent]
+SOURCES = [Path(__file__).parents[2] / "src", Path(__file__).parents[1], Path(__file__).parent]
 
 WORKER = """
 import sys
 from pathlib import Path
 from samples import error, instances, verdict
 from rolloutgen.paths import ResultsPaths
-from rolloutgen.store import Store
+from rolloutgen.results.store import Store
 from test_store_kill import fails_first, passes, shard
 store = Store(ResultsPaths(Path(sys.argv[1])))
 for trial in store.scan(shard(), int(sys.argv[2])).owed():

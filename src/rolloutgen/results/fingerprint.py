@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import orjson
 
-from rolloutgen.digests import model_digest, task_digest
-from rolloutgen.durable import replace
 from rolloutgen.errors import StoreError
 from rolloutgen.models import SCHEMA_VERSION
-from rolloutgen.records import plain
+from rolloutgen.results.digests import model_digest, task_digest
+from rolloutgen.results.durable import replace
+from rolloutgen.results.records import plain
 from rolloutgen.scaffold import VERSIONS
 from rolloutgen.settings import KNOBS, Settings
 

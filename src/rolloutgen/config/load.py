@@ -10,20 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rolloutgen.assignments import assignments, misread
+from rolloutgen.config.assignments import assignments, misread
+from rolloutgen.config.reading import Draft, read_settings
+from rolloutgen.config.shellfile import ShellFile, read_shell_file
 from rolloutgen.errors import Finding, FindingsError, Level
 from rolloutgen.knobs import Value
 from rolloutgen.paths import LogPaths, ResultsPaths, default_exp
-from rolloutgen.reading import Draft, read_settings
 from rolloutgen.settings import BACKENDS, KNOBS, SCAFFOLDS, Settings
-from rolloutgen.shellfile import ShellFile, read_shell_file
 
 _CHOOSERS: Final[Mapping[str, str]] = {"scaffold": "SCAFFOLD", "backend": "BACKEND"}
 
 
 def repository() -> Path:
     """The root of this checkout; relative paths of a config are taken from here."""
-    return Path(__file__).resolve().parents[2]
+    return Path(__file__).resolve().parents[3]
 
 
 def load_config(path: Path) -> Draft:

@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from rolloutgen.config.shellfile import Note, ShellFile
 from rolloutgen.errors import Finding, Level
 from rolloutgen.settings import KNOBS
-from rolloutgen.shellfile import Note, ShellFile
 
 _EXPORT: Final = re.compile(r"(?:export|declare|typeset|readonly)\s+(?:-\w+\s+)*")
 _ASSIGNS: Final = re.compile(r"([A-Za-z_]\w*)\+?=", re.ASCII)

@@ -8,13 +8,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rolloutgen.durable import replace, sync_folder
 from rolloutgen.errors import StoreError
-from rolloutgen.folders import listing, promote, read_record, set_aside
 from rolloutgen.models import Attempt, Instance, Outcome, Trial
 from rolloutgen.paths import OUTCOME, TRANSCRIPT, ResultsPaths
-from rolloutgen.records import InvalidRecordError, encode
-from rolloutgen.scan import Scan, scan
+from rolloutgen.results.durable import replace, sync_folder
+from rolloutgen.results.folders import listing, promote, read_record, set_aside
+from rolloutgen.results.records import InvalidRecordError, encode
+from rolloutgen.results.scan import Scan, scan
 
 __all__ = ["Scan", "Store"]
 
