@@ -85,7 +85,10 @@ def test_every_problem_is_told_at_once(with_model: Site) -> None:
     shutil.rmtree(site.folder / "tasks" / "untested" / "tests")
     make_task(site.folder / "tasks" / "several", PASSES)
     (site.folder / "tasks" / "several" / "environment" / "docker-compose.yaml").write_text("services: {}\n")
-    names = ["good", "untested", "several", "gone"]
+    make_task(site.folder / "tasks" / "stepwise", PASSES)
+    with (site.folder / "tasks" / "stepwise" / "task.toml").open("a") as toml:
+        toml.write('\n[[steps]]\nname = "first"\n')
+    names = ["good", "untested", "several", "stepwise", "gone"]
     make_index(site.folder / "index.parquet", {name: f"tasks/{name}" for name in names})
     (site.folder / "model" / "two.safetensors").unlink()
     site.keys |= {"GEN_TP": "2", "MAX_RESPONSE_LEN": "4096", "TRAIN_TEMPERATURE": "0.7", "N_TRIALS": "many"}
@@ -104,7 +107,7 @@ def test_every_problem_is_told_at_once(with_model: Site) -> None:
     assert all(finding.level is Level.WARN for finding in skipped)
     site.keys["N_TRIALS"] = "2"
     broken = fatal(check(site).findings, "INDEX_FILE")
-    for part in ("3 of 4 owed tasks", "untested has no tests", "gone is not a folder", "several services"):
+    for part in ("4 of 5 owed tasks", "untested has no tests", "gone is not a folder", "several services", "[[steps]]"):
         assert part in broken
 
 

@@ -1,23 +1,17 @@
 """Text for people: findings, the effective settings, the end of a run. Returns lines; prints nothing."""
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from rolloutgen.config.reading import Draft
 from rolloutgen.errors import Finding, Level
+from rolloutgen.masking import CARRIERS, MASK, masked_words
 from rolloutgen.settings import KNOBS
-
-MASK: Final = "***"
-_SECRET: Final = re.compile(r"key|token$|secret|passw", re.IGNORECASE)
-_CARRIERS: Final = frozenset({"VLLM_ENV", "VLLM_EXTRA_ARGS"})
-"""The keys whose words may carry a secret: NAME=VALUE, --flag=VALUE, --flag VALUE."""
 
 
 def masked(key: str, text: str) -> str:
     """The text of a setting without the secrets that it may carry (tokens for the server, keys in its arguments)."""
-    if key not in _CARRIERS:
+    if key not in CARRIERS:
         return text
     try:
         return masked_command(shlex.split(text))
@@ -27,19 +21,7 @@ def masked(key: str, text: str) -> str:
 
 def masked_command(words: Iterable[str]) -> str:
     """A command line for people, quoted as in a shell, without its secrets."""
-    return " ".join(_masked_words(words))
-
-
-def _masked_words(words: Iterable[str]) -> Iterator[str]:
-    hide = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        secret = bool(_SECRET.search(name))
-        if hide and not word.startswith("--"):
-            yield MASK
-        else:
-            yield f"{name}={MASK}" if equals and secret else shlex.quote(word)
-        hide = secret and not equals and word.startswith("--")
+    return " ".join(word if word.endswith(MASK) else shlex.quote(word) for word in masked_words(words))
 
 
 def findings_lines(findings: Iterable[Finding]) -> list[str]:

@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rolloutgen import launches
 from rolloutgen.backends import make_backend
@@ -35,6 +35,7 @@ from rolloutgen.sandbox.base import SandboxBackend
 from rolloutgen.scheduler import Scheduler
 from rolloutgen.serving import ServerRecord
 from rolloutgen.settings import Settings
+from rolloutgen.shielding import uninterrupted
 
 REASON: Final = "reason"
 MODEL_KEY: Final = "ROLLOUTGEN_MODEL_KEY"
@@ -42,23 +43,6 @@ MODEL_KEY: Final = "ROLLOUTGEN_MODEL_KEY"
 
 _STORE_THREADS: Final = 16
 """Threads that write results; a slot waits for its own write only."""
-
-
-async def uninterrupted[T](work: asyncio.Future[T] | Coroutine[Any, Any, T]) -> T:
-    """Wait for ``work`` to its end even when cancelled meanwhile; the cancellation follows then."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancelled = error
-    result = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return result
 
 
 class Attempts:
@@ -192,7 +176,7 @@ def _endpoint(launch: Path) -> ModelEndpoint:
     server = ServerRecord.read(launch)
     if server is None or server.state != "ready":
         raise RunFailedError(f"no model server is ready in {launch}")
-    return ModelEndpoint(server.base_url, server.model_name, os.environ.get(MODEL_KEY, ""))
+    return ModelEndpoint(server.base_url, server.model_name, os.environ.pop(MODEL_KEY, ""))
 
 
 def _tally(plan: Plan) -> Tally:

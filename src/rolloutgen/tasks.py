@@ -5,7 +5,7 @@ Folders are looked at concurrently, in threads, a bounded number at a time; what
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +17,8 @@ _AT_ONCE: Final = 32
 _BATCH: Final = 1024
 _KEEP: Final = 10
 
+_WANTED: Final = ("instruction.md", "tests")
+"""Without these a task cannot be tried or scored."""
 _COMPOSE: Final = ("docker-compose.yaml", "docker-compose.yml")
 _NEEDS: Final = {"public": Network.OPEN, "allowlist": Network.OPEN, "no-network": Network.NONE}
 
@@ -79,26 +81,14 @@ def look_at(instance: Instance) -> Task:
         return Task(instance.instance_id, f"{folder} {what}")
     except (OSError, ValueError) as error:
         return Task(instance.instance_id, f"{folder}/task.toml: {error}")
-    missing = [name for name in _wanted(config) if not (folder / name).exists()]
+    if config.get("steps"):
+        return Task(instance.instance_id, f"{folder} has [[steps]]: tasks of several steps cannot be measured yet")
+    missing = [name for name in _WANTED if not (folder / name).exists()]
     if missing:
         return Task(instance.instance_id, f"{folder} has no {', '.join(missing)}")
     if any((folder / "environment" / name).exists() for name in _COMPOSE):
         return Task(instance.instance_id, f"{folder} needs several services (docker compose), which no backend offers")
     return Task(instance.instance_id, "", _image(config), _network(config))
-
-
-def _steps(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    steps = config.get("steps") or []
-    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-
-
-def _wanted(config: Mapping[str, Any]) -> Iterator[str]:
-    """The files without which a task cannot be tried or scored; a step may share the task's tests."""
-    steps = _steps(config)
-    if not steps:
-        yield from ("instruction.md", "tests")
-    for step in steps:
-        yield f"steps/{step.get('name')}/instruction.md"
 
 
 def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -114,12 +104,11 @@ def _image(config: Mapping[str, Any]) -> str | None:
 def _network(config: Mapping[str, Any]) -> Network | None:
     """The most that any phase states; a task that says nothing about the network is taken to need none."""
     stated = []
-    for part in (config, *_steps(config)):
-        for name in ("environment", "agent", "verifier"):
-            table = _table(part, name)
-            stated.append(_NEEDS.get(str(table.get("network_mode"))))
-            if table.get("allow_internet") is True:
-                stated.append(Network.OPEN)
+    for name in ("environment", "agent", "verifier"):
+        table = _table(config, name)
+        stated.append(_NEEDS.get(str(table.get("network_mode"))))
+        if table.get("allow_internet") is True:
+            stated.append(Network.OPEN)
     if Network.OPEN in stated:
         return Network.OPEN
     return Network.NONE if Network.NONE in stated else None

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
@@ -19,6 +18,7 @@ from rolloutgen.paths import TRANSCRIPT, harbor_folder
 from rolloutgen.sandbox.base import SandboxBackend
 from rolloutgen.scaffold.transcript import Transcript
 from rolloutgen.settings import Settings
+from rolloutgen.shielding import uninterrupted
 
 if TYPE_CHECKING:
     from rolloutgen.engine.tasks import LoadedTask
@@ -73,7 +73,7 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - a bug of ours is an outcome too (internal), with its traceback
             record.fail(error)
         finally:
-            await _to_the_end(_remove_sandboxes(record))
+            await uninterrupted(_remove_sandboxes(record))
         digest = loaded.digest if loaded else ""
         return build_outcome(record, clock, digest, self._settings.pass_threshold)
 
@@ -135,20 +135,6 @@ async def _remove_sandboxes(record: Record) -> None:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def _to_the_end(work: Coroutine[None, None, None]) -> None:
-    """Wait for ``work`` to end, however often the caller is cancelled meanwhile; then the cancellation goes on."""
-    task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    task.result()
-    if cancelled is not None:
-        raise cancelled
 
 
 def _discard(making: "asyncio.Future[AttemptTrial]") -> None:

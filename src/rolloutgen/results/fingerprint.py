@@ -5,16 +5,16 @@ A resume whose fingerprint differs is refused by the names of its keys.
 
 import datetime as dt
 import importlib.metadata
-import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from rolloutgen.errors import StoreError
+from rolloutgen.masking import MASK, is_secret, masked_words
 from rolloutgen.models import SCHEMA_VERSION
 from rolloutgen.results.digests import model_digest, task_digest
 from rolloutgen.results.durable import replace
@@ -23,8 +23,6 @@ from rolloutgen.scaffold import VERSIONS
 from rolloutgen.settings import KNOBS, Settings
 
 __all__ = ["RunFile", "compare", "fingerprint", "model_digest", "read_run", "task_digest", "write_run"]
-
-_SECRET: Final = re.compile(r"key|token$|secret|passw", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +86,7 @@ def read_run(path: Path) -> RunFile | None:
 def _masked(key: str, value: object) -> object:
     """``value`` without secrets, of the two keys that may carry some."""
     if key == "VLLM_ENV" and isinstance(value, Mapping):
-        return {name: "***" if _SECRET.search(name) else text for name, text in value.items()}
+        return {name: MASK if is_secret(name) else text for name, text in value.items()}
     if key == "VLLM_EXTRA_ARGS" and isinstance(value, tuple):
-        return list(_masked_words(value))
+        return list(masked_words(value))
     return value
-
-
-def _masked_words(words: tuple[str, ...]) -> Iterator[str]:
-    """``--api-key x`` and ``--api-key=x`` become ``--api-key ***`` and ``--api-key=***``."""
-    secret = False
-    for word in words:
-        flag, equals, _ = word.partition("=")
-        hides = flag.startswith("--") and bool(_SECRET.search(flag))
-        if secret and not word.startswith("--"):
-            yield "***"
-        else:
-            yield f"{flag}=***" if hides and equals else word
-        secret = hides and not equals
