@@ -153,15 +153,23 @@ async def test_preflight_names_images_and_says_how_to_mend(make_local: MakeLocal
     backend = make_local(images={"a": "host", "b": str(tmp_path / "gone")})
     findings = {f.message: f for f in await backend.check(["a", "b", "c:1", None])}
     fatal = [finding for finding in findings.values() if finding.level is Level.FATAL]
-    assert [_names(finding) for finding in fatal] == ["b", "c:1", "no image"]
+    assert [_names(finding) for finding in fatal] == ["b", "c:1"]
     assert all(finding.subject == "LOCAL_IMAGES" and finding.mend for finding in fatal)
     assert "c:1=/" in fatal[1].mend
     assert [f.subject for f in findings.values() if f.level is Level.WARN and f.subject == "SANDBOX_EGRESS"]
     assert any("was removed" in message for message in findings)
 
 
+async def test_tasks_that_name_no_image_need_no_mapping_and_it_is_told(make_local: MakeLocal, tmp_path: Path) -> None:
+    """A8: LOCAL_IMAGES is needed where tasks name images. One of every image holds for those that name none, too."""
+    mappings: list[dict[str, str]] = [{}, {"*": "host"}, {"*": str(tmp_path / "gone")}]
+    findings = [await make_local(images=images).check([None]) for images in mappings]
+    about = [[f.level for f in found if f.subject == "LOCAL_IMAGES"] for found in findings]
+    assert about == [[Level.WARN], [], [Level.FATAL]]
+
+
 def _names(finding: Finding) -> str:
-    return next(name for name in ("c:1", "no image", "b") if name in finding.message.replace("image 'b'", "b"))
+    return next(name for name in ("c:1", "b") if name in finding.message.replace("image 'b'", "b"))
 
 
 async def test_nothing_is_left_of_a_stopped_sandbox(make_sandbox: MakeSandbox, launch_id: str) -> None:

@@ -20,8 +20,8 @@ class LocalBackend:
     """Implements ``SandboxBackend`` with namespaces of this machine.
 
     ``images`` maps an image to its unpacked root folder, or to ``host``: the machine's own root, read-only below a
-    private layer; ``*`` stands for every image and for tasks that name none. ``hidden`` are paths of this machine that
-    no sandbox may see. ``egress`` is the most that any sandbox may reach.
+    private layer; ``*`` stands for every image and for tasks that name none, which otherwise get ``host``. ``hidden``
+    are paths of this machine that no sandbox may see. ``egress`` is the most that any sandbox may reach.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class LocalBackend:
         return sandbox
 
     async def check(self, images: Sequence[str | None]) -> Sequence[Finding]:
-        findings = [*preflight.check_images(images, self.folder_of), *preflight.check_egress(self._egress)]
+        findings = preflight.check_images(images, self.folder_of, ANY_IMAGE in self._images)
+        findings += preflight.check_egress(self._egress)
         usable = [image for image in dict.fromkeys(images) if self.folder_of(image)]
         was_open = self._zygote is not None and self._zygote.alive
         try:
@@ -79,8 +80,9 @@ class LocalBackend:
             await zygote.close()
 
     def folder_of(self, image: str | None) -> str | None:
-        """What LOCAL_IMAGES says of ``image``: a folder, ``host``, or None."""
-        return self._images.get(image or ANY_IMAGE) or self._images.get(ANY_IMAGE)
+        """What serves for ``image``: a folder, ``host``, or None. A task that names no image asks for no other root."""
+        unmapped = "host" if image is None else None
+        return self._images.get(image or ANY_IMAGE) or self._images.get(ANY_IMAGE) or unmapped
 
     async def _running_zygote(self) -> Zygote:
         async with self._launching:

@@ -22,19 +22,27 @@ class Factory(Protocol):
     def create(self, spec: SandboxSpec) -> Sandbox: ...
 
 
-def check_images(images: Sequence[str | None], folder_of: Callable[[str | None], str | None]) -> list[Finding]:
-    """Every image must be mapped, and to a folder that is there."""
+def check_images(
+    images: Sequence[str | None], folder_of: Callable[[str | None], str | None], any_is_mapped: bool
+) -> list[Finding]:
+    """Every image must be mapped, and to a folder that is there; what serves where a task names none is told."""
     findings = []
+    if None in images and not any_is_mapped:
+        told = "tasks that name no image run on the machine's own root, whatever their Dockerfile builds"
+        findings.append(Finding(Level.WARN, "LOCAL_IMAGES", told, mend=_mend_unmapped("*")))
     for image in dict.fromkeys(images):
         folder = folder_of(image)
         name = "tasks that name no image" if image is None else f"image {image!r}"
         if folder is None:
-            example = f"LOCAL_IMAGES='{image or '*'}=/path/to/unpacked/root', or '*=host' for the machine's own root"
-            findings.append(_fatal("LOCAL_IMAGES", f"{name}: not mapped", f"set {example}"))
+            findings.append(_fatal("LOCAL_IMAGES", f"{name}: not mapped", _mend_unmapped(image or "*")))
         elif folder != "host" and not Path(folder).is_dir():
             mend = "unpack the image there (docker export NAME | tar -x -C FOLDER), or correct the path"
             findings.append(_fatal("LOCAL_IMAGES", f"{name}: {folder} is not a folder", mend))
     return findings
+
+
+def _mend_unmapped(image: str) -> str:
+    return f"set LOCAL_IMAGES='{image}=/path/to/unpacked/root', or '*=host' for the machine's own root"
 
 
 def check_egress(egress: Network) -> list[Finding]:
