@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rolloutgen.results.summary import read_summary
+from rolloutgen.sandbox.local.cgroups import sweep_cgroups
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -180,6 +181,7 @@ class Site:
 
     def clean(self) -> None:
         for launch in self.launches:
+            sweep_cgroups(launch.name)
             shutil.rmtree(launch, ignore_errors=True)
         for log in self.log.parent.glob(f"{self.exp}*.log"):
             log.unlink()

@@ -1,5 +1,6 @@
 """Real launches for tests: infer.sh as a process on a Site, its children found by the mark that they carry."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from rolloutgen.processes import Process, marked
 INFER = REPOSITORY / "scripts" / "infer" / "infer.sh"
 CLEANUP = REPOSITORY / "scripts" / "cleanup_before_run.sh"
 LAUNCHES = REPOSITORY / "logs" / ".launches"
+STAND_IN = REPOSITORY / "tests" / "fakes" / "vllm_stand_in.py"
 
 
 @dataclass
@@ -86,7 +88,7 @@ class Runner:
         for record in self.records():
             for process in marked(record.launch_id):
                 process.signal(signal.SIGKILL)
-            launches.end(record.folder)
+            launches.end_launch(record, 0)
         self.site.clean()
 
 
@@ -109,3 +111,41 @@ def _command(process: Path) -> bytes:
         return (process / "cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def ask_stand_in(site: Site) -> None:
+    """Let the site's scaffold ask a model, once an attempt; vLLM is played by the stand-in."""
+    site.keys |= {
+        "SCAFFOLD": "shell",
+        "VLLM_BIN": str(make_vllm(site.folder / "bin")),
+        "MODEL_PATH": str(make_model(site.folder / "model")),
+        "TEMPERATURE": "1.0",
+        "VLLM_MAX_MODEL_LEN": "2048",
+        "MAX_TURNS": "1",
+        "GEN_TP": "1",
+        "GPUS_PER_NODE": "0",
+        "SERVER_START_TIMEOUT_SEC": "60",
+    }
+
+
+def make_vllm(folder: Path) -> Path:
+    """A ``vllm`` command and the Python beside it, which takes every command line."""
+    folder.mkdir()
+    programs = {
+        "vllm": f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n',
+        "python": """#!/bin/sh\necho '{"version": "0.0.0", "error": ""}'\n""",
+    }
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder / "vllm"
+
+
+def make_model(folder: Path) -> Path:
+    """A folder that looks like a model."""
+    folder.mkdir()
+    config = {"num_attention_heads": 2, "max_position_embeddings": 4096, "vocab_size": 10}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "tokenizer.json").write_text("{}")
+    return folder

@@ -8,8 +8,10 @@ STAND_IN in the environment chooses how it goes wrong:
   hang        /health answers 503 for ever          die        an error in the log, exit 1
   wrong-name  /v1/models offers another model       open       takes every key
   mute        completions without text              stubborn   ignores TERM, and so does its engine
+  alternate   not wrong: every second completion is a command that makes /app/done
 """
 
+import itertools
 import json
 import mmap
 import os
@@ -23,6 +25,7 @@ from typing import Any
 
 MODE = os.environ.get("STAND_IN", "")
 KEY = os.environ.get("VLLM_API_KEY", "")
+COMMANDS = itertools.cycle(("true", "touch /app/done"))
 SLEEPER = "import signal, sys, time; sys.argv[1] and signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 DEATH = """\
 (EngineCore pid=12) INFO 01-01 00:00:00 [core.py:1] Loading
@@ -52,8 +55,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        text = "" if MODE == "mute" else "one, two, three"
-        self._answer_to_key({"choices": [{"message": {"content": text}}]})
+        self._answer_to_key({"choices": [{"message": {"content": self._text()}}]})
+
+    def _text(self) -> str:
+        if MODE == "alternate":
+            return next(COMMANDS)
+        return "" if MODE == "mute" else "one, two, three"
 
     def _answer_to_key(self, body: object) -> None:
         known = MODE == "open" or self.headers["Authorization"] == f"Bearer {KEY}"

@@ -1,42 +1,16 @@
 """infer.sh with a model server, played by a stand-in: it starts, is watched, and each one's death ends the other."""
 
-import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-from driving import FAILS, PASSES, REPOSITORY, until
-from launching import Runner
+from driving import FAILS, PASSES, until
+from launching import Runner, ask_stand_in
 from rolloutgen.processes import marked
 from rolloutgen.serving.record import ServerRecord
 
-STAND_IN = REPOSITORY / "tests" / "fakes" / "vllm_stand_in.py"
 WAIT_SEC = 40
-
-
-def make_vllm(folder: Path) -> Path:
-    """A ``vllm`` command and the Python beside it, which takes every command line."""
-    folder.mkdir()
-    programs = {
-        "vllm": f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n',
-        "python": """#!/bin/sh\necho '{"version": "0.0.0", "error": ""}'\n""",
-    }
-    for name, text in programs.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    return folder / "vllm"
-
-
-def make_model(folder: Path) -> Path:
-    """A folder that looks like a model."""
-    folder.mkdir()
-    config = {"num_attention_heads": 2, "max_position_embeddings": 4096, "vocab_size": 10}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes(b"weights")
-    (folder / "tokenizer.json").write_text("{}")
-    return folder
 
 
 @pytest.fixture
@@ -44,17 +18,7 @@ def served(runner: Runner) -> Runner:
     """A run whose scaffold asks a model, and whose verifier takes five minutes."""
     site = runner.site
     site.tasks({"long": "sleep 302; " + FAILS})
-    site.keys |= {
-        "SCAFFOLD": "shell",
-        "VLLM_BIN": str(make_vllm(site.folder / "bin")),
-        "MODEL_PATH": str(make_model(site.folder / "model")),
-        "TEMPERATURE": "1.0",
-        "VLLM_MAX_MODEL_LEN": "2048",
-        "MAX_TURNS": "1",
-        "GEN_TP": "1",
-        "GPUS_PER_NODE": "0",
-        "SERVER_START_TIMEOUT_SEC": "60",
-    }
+    ask_stand_in(site)
     return runner
 
 
