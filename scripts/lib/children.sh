@@ -17,7 +17,7 @@ driver=""
 server=""
 
 kept_names=" PATH HOME USER LOGNAME SHELL LANG TZ TMPDIR TERM COLUMNS LINES NO_COLOR LD_LIBRARY_PATH XDG_RUNTIME_DIR"
-kept_names+=" XDG_CACHE_HOME SSL_CERT_FILE SSL_CERT_DIR HF_HOME TORCH_HOME PYTHONDONTWRITEBYTECODE"
+kept_names+=" XDG_CACHE_HOME SSL_CERT_FILE SSL_CERT_DIR HF_HOME TORCH_HOME"
 kept_names+=" PYTHONPATH ROLLOUTGEN_LAUNCH ROLLOUTGEN_MODEL_KEY "
 
 # Become a command of our own Python (`ours -m rolloutgen ...`), in a session of its own and with an environment of few names.

@@ -1,0 +1,4 @@
+#!/bin/bash
+set -e
+cd /app
+grep -c ERROR server.log >count.txt

@@ -1,0 +1,4 @@
+#!/bin/bash
+mkdir -p /logs/verifier
+if [ ! -e /app/old.bak ] && [ -e /app/old.csv ]; then reward=1; else reward=0; fi
+echo "$reward" >/logs/verifier/reward.txt
