@@ -1,9 +1,9 @@
-"""The engine over real sandboxes of this machine: real processes, real limits, real tasks (A3, A6, C1, C8)."""
+"""The engine over real sandboxes of this machine: real processes, real limits (A3, A6, C1, C8)."""
 
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from fakes.model_server import Call, ModelServer
 from rolloutgen.engine import Engine
-from rolloutgen.models import Attempt, Instance, ModelEndpoint, Outcome, Trial
+from rolloutgen.models import Attempt, ModelEndpoint, Outcome
 from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.paths import HARBOR, TRANSCRIPT
 from rolloutgen.sandbox.base import Network
@@ -173,29 +173,3 @@ async def test_a_cancelled_attempt_leaves_no_process(
         await running
     await engine.close()
     assert processes_of(mark) == []
-
-
-def tasks_of(folder: Path) -> Iterator[Path]:
-    yield from sorted((folder / "tasks").iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scaffold", "result"), [("oracle", Result.PASS), ("nop", Result.FAIL)])
-async def test_all_real_tasks(
-    backend: LocalBackend, make_settings: Any, humaneval: Path, tmp_path: Path, scaffold: str, result: Result
-) -> None:
-    """164 verdicts, no errors."""
-    engine = Engine(make_settings(SCAFFOLD=scaffold, SANDBOX_EGRESS="none"), backend, None)
-    slots = asyncio.Semaphore(16)
-
-    async def one(task: Path) -> tuple[str, Result, str]:
-        async with slots:
-            folder = tmp_path / "results" / task.name
-            folder.mkdir(parents=True)
-            outcome = await engine.run_attempt(Attempt(Trial(Instance(task.name, task), 0), 1, folder))
-            return task.name, outcome.result, outcome.message
-
-    outcomes = await asyncio.gather(*(one(task) for task in tasks_of(humaneval)))
-    await engine.close()
-    assert len(outcomes) == 164
-    assert [outcome for outcome in outcomes if outcome[1] is not result] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from driving import FAILS, NO_REWARD, PASSES, REPOSITORY, tree
+from driving import NO_REWARD, PASSES, REPOSITORY, tree
 from launching import INFER, Runner, last_line_of_success
 
 SLOW = "sleep 300; "
@@ -42,17 +42,8 @@ def test_usage_errors_are_named_and_exit_2(arguments: tuple[str, ...], said: str
     assert "=== inference done" not in refused.stdout
 
 
-def test_a18_a23_a24_runs_under_nohup_setsid_without_a_terminal(runner: Runner) -> None:
-    site = runner.site
-    site.tasks({"one": PASSES, "two": FAILS})
-    line = f"nohup setsid bash {INFER} {site.config} > {runner.out} 2>&1 & wait $!"
-    subprocess.run(["bash", "-c", line], check=False, timeout=120, stdin=subprocess.DEVNULL, cwd=REPOSITORY)
-    assert runner.last_line == last_line_of_success(site)
-    assert site.summary()[0]["pass_rate"] == "1"
-    assert runner.records() == []
-
-
 def test_a20_a23_a_second_launch_owes_nothing_and_starts_no_driver(runner: Runner) -> None:
+    """A20, A23."""
     site = runner.site
     site.tasks({"one": PASSES})
     assert runner.finish().returncode == 0
@@ -79,6 +70,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("order", ["before", "behind"])
 def test_a15_a_dry_run_writes_nothing(runner: Runner, checkout: Path, order: str) -> None:
+    """A15."""
     site = runner.site
     site.tasks({"one": PASSES})
     script, config = str(checkout / "scripts" / "infer" / "infer.sh"), str(site.config)
@@ -92,6 +84,7 @@ def test_a15_a_dry_run_writes_nothing(runner: Runner, checkout: Path, order: str
 
 
 def test_a15_a_dry_run_of_what_would_be_refused_exits_2(runner: Runner) -> None:
+    """A15."""
     site = runner.site
     site.tasks({"one": PASSES})
     site.keys["INSTANCES_FILE"] = "/no/such/file"
@@ -103,6 +96,7 @@ def test_a15_a_dry_run_of_what_would_be_refused_exits_2(runner: Runner) -> None:
 
 
 def test_a17_preflight_only_is_refused_and_points_to_dry_run(runner: Runner) -> None:
+    """A17: that key belongs to the train runner."""
     runner.site.tasks({"one": PASSES})
     runner.site.keys["PREFLIGHT_ONLY"] = "1"
     refused = runner.finish()
@@ -112,6 +106,7 @@ def test_a17_preflight_only_is_refused_and_points_to_dry_run(runner: Runner) -> 
 
 
 def test_c24_every_problem_of_a_config_at_once_and_nothing_is_started(runner: Runner) -> None:
+    """C24."""
     site = runner.site
     site.tasks({"one": PASSES})
     site.keys |= {"N_TRIALS": "four", "N_CONCURRENT": "'4 '", "N_TRAILS": "4", "PASS_THRESHOLD": "$nowhere"}
@@ -135,6 +130,7 @@ def test_keys_in_the_callers_environment_are_dropped_by_name(runner: Runner) -> 
 
 
 def test_a28_children_get_an_environment_of_few_names(runner: Runner) -> None:
+    """A28."""
     runner.site.tasks({"one": SLOW + PASSES})
     process = runner.start(WANDB_API_KEY="x", TENSORBOARD_LOGDIR="y", ROLLOUTGEN_MODEL_KEY="z", AWS_SECRET="s")
     driver = runner.driver()
@@ -146,6 +142,7 @@ def test_a28_children_get_an_environment_of_few_names(runner: Runner) -> None:
 
 
 def test_c23_exit_3_goes_through_a_pipe_and_stands_in_the_last_line(runner: Runner) -> None:
+    """C23, A23."""
     site = runner.site
     site.tasks({"one": NO_REWARD, "two": PASSES})
     site.keys["ATTEMPTS_PER_TRIAL"] = "1"
@@ -157,17 +154,9 @@ def test_c23_exit_3_goes_through_a_pipe_and_stands_in_the_last_line(runner: Runn
 
 
 def test_a18_the_log_folder_ships() -> None:
+    """A18."""
     ignored = (REPOSITORY / "logs" / ".gitignore").read_text().split()
     assert "!.gitignore" in ignored
-
-
-def test_a7_the_template_is_a_config_without_a_finding_of_its_own(tmp_path: Path) -> None:
-    from rolloutgen.config import load_config
-
-    copy = tmp_path / "my_infer.env"
-    copy.write_bytes((REPOSITORY / "scripts" / "infer" / "_template.env").read_bytes())
-    assert load_config(copy).findings == ()
-    assert (REPOSITORY / "scripts" / "infer" / "configs").is_dir()
 
 
 def written(folder: Path) -> dict[str, tuple[int, int]]:

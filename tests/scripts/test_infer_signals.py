@@ -72,6 +72,7 @@ def test_a_driver_that_does_not_end_is_killed_in_time(running: Runner) -> None:
 
 
 def test_c25_a_hang_up_under_nohup_does_nothing(runner: Runner) -> None:
+    """C25."""
     runner.site.tasks({"one": "sleep 3; " + PASSES})
     with runner.out.open("wb") as out:
         process = subprocess.Popen(
@@ -121,6 +122,7 @@ def test_kill_9_of_the_launcher_alone_ends_the_driver_and_the_next_launch_goes_o
 
 
 def test_a20_a29_kill_9_of_everything_is_cleaned_up_and_resumed(running: Runner) -> None:
+    """A20, A29."""
     site, mark, before = running.site, launch_id(running), running.site.outcomes()
     driver = running.driver()
     running.started[0].kill()
@@ -141,6 +143,7 @@ def test_a20_a29_kill_9_of_everything_is_cleaned_up_and_resumed(running: Runner)
 
 
 def test_a29_clean_up_leaves_a_live_launch_alone(running: Runner) -> None:
+    """A29."""
     driver = running.driver()
     cleaned = subprocess.run(["bash", str(CLEANUP), str(running.site.config)], capture_output=True, check=False)
     assert cleaned.returncode == 0
@@ -149,6 +152,7 @@ def test_a29_clean_up_leaves_a_live_launch_alone(running: Runner) -> None:
 
 
 def test_a11_a_second_runner_is_refused_by_name_of_the_owner(running: Runner) -> None:
+    """A11."""
     mark, driver, log = launch_id(running), running.driver(), running.site.log.read_text()
     for arguments in ((), ("--dry-run",)):
         refused = running.finish(*arguments)
@@ -161,6 +165,7 @@ def test_a11_a_second_runner_is_refused_by_name_of_the_owner(running: Runner) ->
 
 
 def test_a11_an_ending_launch_is_waited_for(running: Runner) -> None:
+    """A11."""
     (record,) = running.records()
     running.driver().signal(signal.SIGSTOP)
     running.started[0].send_signal(signal.SIGTERM)
@@ -173,6 +178,7 @@ def test_a11_an_ending_launch_is_waited_for(running: Runner) -> None:
 
 
 def test_a11_a_dry_run_does_not_disturb_a_start(runner: Runner) -> None:
+    """A11, A15."""
     runner.site.tasks({"one": PASSES})
     assert runner.finish().returncode == 0
     runner.site.keys["N_TRIALS"] = "3"
