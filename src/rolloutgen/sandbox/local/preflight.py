@@ -11,8 +11,7 @@ from rolloutgen.sandbox.base import Network, Sandbox, SandboxSpec
 
 _MEND_NAMESPACES = (
     "run as root (in a container: --privileged), or allow user namespaces: sysctl user.max_user_namespaces=65536, and "
-    "where they exist kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0; "
-    "or use BACKEND=kubernetes"
+    "where they exist kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0"
 )
 
 
