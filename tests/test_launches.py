@@ -165,6 +165,16 @@ def test_what_is_ending_by_itself_is_waited_for(tmp_path: Path, start: Start) ->
     assert launches.sweep(tmp_path, dying_sec=30) == ["l1: removed its record"]
 
 
+def test_what_nobody_leads_any_more_is_ended_without_a_wait(tmp_path: Path, start: Start) -> None:
+    """A29: driver, server and launcher were killed; an engine that outlived them ends by no patience."""
+    launch = begin(tmp_path, dead(start))
+    (launch.folder / "driver.json").write_text(json.dumps(dataclasses.asdict(dead(start))))
+    left = start(launch_id="l1")
+    lines = launches.sweep(tmp_path, dying_sec=3600)
+    until(lambda: ended(left), "the marked process is ended")
+    assert f"l1: ended process {left.pid}" in lines
+
+
 def test_the_caller_itself_is_never_ended(tmp_path: Path, start: Start) -> None:
     """The next launch sweeps while it carries a mark of its own; so may a clean-up under an old one."""
     begin(tmp_path, dead(start))

@@ -6,6 +6,7 @@ id. Only launches of this host are judged; results are never touched.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +43,8 @@ def cleanup(config: Path | None) -> list[str]:
 def sweep(launches: Path, results_dir: Path | None = None, dying_sec: float = DYING_SEC) -> list[str]:
     """Remove what dead launches left (of one run only, with ``results_dir``); never touches a live launch.
 
-    Waits up to ``dying_sec`` for what is ending by itself, then kills it. Says what it did, a line each.
+    Waits up to ``dying_sec`` for what is ending by itself, then kills it; at once, where nobody leads it any more. Says
+    what it did, a line each.
     """
     lines: list[str] = []
     for launch in read_all(launches):
@@ -78,12 +80,18 @@ def end_launch(launch: Launch, dying_sec: float) -> list[str]:
 def _end_processes(launch: Launch, dying_sec: float) -> tuple[list[Process], list[Process]]:
     """(those that had to be ended, those that are still there)."""
     server = ServerRecord.read(launch.folder)
-    leaders = [driver(launch.folder), server.serve if server else None, server.vllm if server else None]
-    find = belongings(launch.launch_id, [leader for leader in leaders if leader], server.members if server else ())
+    parts = (driver(launch.folder), server.serve if server else None, server.vllm if server else None)
+    leaders = [part for part in parts if part]
+    find = belongings(launch.launch_id, leaders, server.members if server else ())
     deadline = time.monotonic() + dying_sec
-    while (left := find()) and time.monotonic() < deadline:
+    while (left := find()) and time.monotonic() < deadline and _may_end_itself(leaders):
         time.sleep(_POLL_SEC)
     return list(left), asyncio.run(end_all(find, _GRACE_SEC)) if left else []
+
+
+def _may_end_itself(leaders: Sequence[Process]) -> bool:
+    """Whether one lives that ends the others; before the first leads, any step of the launcher may be ending."""
+    return not leaders or any(leader.alive() for leader in leaders)
 
 
 def _is_abandoned(folder: Path) -> bool:
