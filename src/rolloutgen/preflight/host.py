@@ -80,7 +80,8 @@ def gpu_finding(settings: Settings, seen: int) -> Finding:
     usable = gpus_used(settings, seen)
     used = settings.gen_tp * data_parallel(settings, seen)
     if usable > seen:
-        return fatal("GPUS_PER_NODE", f"is {usable}, but {seen} GPUs are seen", f"set {seen} or less, or leave it out")
+        most = f"{seen} or less" if seen else "0"
+        return fatal("GPUS_PER_NODE", f"is {usable}, but {seen} GPUs are seen", f"set {most}, or leave it out")
     if not usable:
         return ok("GPUS_PER_NODE", f"the server runs on the CPU ({seen} GPUs are seen)")
     if settings.gen_tp > usable:
