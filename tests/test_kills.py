@@ -81,10 +81,14 @@ class Victim:
         alive = [process for process in {*self.seen, *self.of_launches()} if process.alive()]
         return [*alive, *groups, *mounts, *files, *self.runner.records()]
 
+    def latest(self) -> list[launches.Launch]:
+        """The record of the launch that was started last, once there is one; an earlier one may still be ending."""
+        return [record for record in self.runner.records() if record.launcher.pid == self.runner.started[-1].pid]
+
     def _look(self) -> dict[str, Process]:
-        """The parts of the launch that run, by name; what the server has and shows is kept in mind."""
+        """The parts of the latest launch that run, by name; what the server has and shows is kept in mind."""
         parts: dict[str, Process | None] = {}
-        for record in self.runner.records():
+        for record in self.latest():
             server = ServerRecord.read(record.folder)
             parts |= {"driver": launches.driver(record.folder), "server": server.serve if server else None}
             if server is not None:
@@ -104,9 +108,9 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
 
 
 def prepare(site: Site) -> None:
-    site.tasks({name: f"sleep 0.4; echo {reward} > /logs/verifier/reward.txt" for name, reward in REWARDS.items()})
+    site.tasks({name: f"sleep 0.5; echo {reward} > /logs/verifier/reward.txt" for name, reward in REWARDS.items()})
     ask_stand_in(site)
-    site.keys |= {"N_TRIALS": "4", "N_CONCURRENT": "3"}
+    site.keys |= {"N_TRIALS": "4", "N_CONCURRENT": "2"}
 
 
 @pytest.fixture
@@ -125,7 +129,7 @@ def wait_for_moment(victim: Victim, process: subprocess.Popen[bytes], chance: ra
     """Some time into the start, or some time after some more verdicts; or the end of the run."""
     site = victim.runner.site
     if chance.random() < 0.25:
-        until(lambda: process.poll() is not None or bool(victim.runner.records()), "a launch")
+        until(lambda: process.poll() is not None or bool(victim.latest()), "a launch")
     else:
         wanted = len(site.outcomes()) + chance.randint(0, 3)
         until(lambda: process.poll() is not None or len(site.outcomes()) >= max(1, wanted), "verdicts", 120)
