@@ -17,6 +17,7 @@
 
 set -euo pipefail
 
+unset CDPATH # with it, cd may go elsewhere, and prints where
 repository=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=scripts/lib/launch.sh
 source "$repository/scripts/lib/launch.sh"
@@ -55,6 +56,15 @@ parse_arguments() {
   [[ -r $config ]] || refuse "CONFIG=$config cannot be read: permission denied" "chmod u+r $config"
 }
 
+look_at_machine() {
+  local name
+  for name in setsid flock timeout; do
+    type -P "$name" >/dev/null || refuse "the command $name is not on PATH" "install it: util-linux and coreutils have all that is needed"
+  done
+  scratch=$(mktemp -d 2>/dev/null) ||
+    refuse "TMPDIR=${TMPDIR-} is no folder in which files can be made" "unset TMPDIR (then it is /tmp), or name another"
+}
+
 find_python() {
   VENV_PATH=$(venv_path_of "$config")
   attempt_step environment product
@@ -77,8 +87,9 @@ resolve() {
     reason="the config cannot be used"
     exit 2
   fi
-  while IFS='=' read -r -d '' key value; do
-    printf -v "$key" '%s' "$value"
+  while IFS= read -r -d '' value; do
+    key=${value%%=*}
+    printf -v "$key" '%s' "${value#*=}"
   done <"$scratch/resolved"
 }
 
@@ -101,9 +112,11 @@ begin_launch() {
   take_lock
   locked=1
   launch_dir=$LAUNCHES/$launch_id
-  mkdir -p -- "$launch_dir" "${LOG%/*}"
+  if ! { mkdir -p -- "$launch_dir" "${LOG%/*}" && : >>"$LOG"; } 2>/dev/null; then
+    refuse "the log $LOG cannot be written" "mend the permissions of ${LOG%/*}, or make room there"
+  fi
   log_file=$LOG
-  note "=== launch $launch_id: $(date -u +%Y-%m-%dT%H:%M:%SZ) on $HOSTNAME, pid $$, config $config ==="
+  note "=== launch $launch_id: $(date -u +%Y-%m-%dT%H:%M:%SZ) on $(host_name), pid $$, config $config ==="
 }
 
 # vLLM's environment and the model. Where one is missing, a check comes first: what would be refused, or owes nothing, makes
@@ -165,7 +178,7 @@ _main() {
   parse_arguments "$@"
   catch_signals
   trap finish EXIT
-  scratch=$(mktemp -d)
+  look_at_machine
   [[ -n $dry_run ]] || tells_end=1
   find_python
   resolve

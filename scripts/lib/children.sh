@@ -49,6 +49,7 @@ catch_signals() {
   trap 'on_signal TERM 143' TERM
   trap 'on_signal INT 130' INT # has no effect where it was ignored on entry; nor has this:
   trap 'on_signal HUP 129' HUP
+  trap : PIPE # whoever reads along may stop; children do not inherit this
 }
 
 # Pass a signal on. The first starts the end; a second makes the children hurry, and they clean up all the same.
@@ -101,6 +102,7 @@ attend() {
 }
 
 attempt_step() {
+  ((interrupted == 0)) || exit "$interrupted"
   attend "$@"
   ((interrupted == 0)) || exit "$interrupted"
 }
@@ -108,7 +110,7 @@ attempt_step() {
 # The same for what people are to read: it goes to stderr and into the log.
 attempt_told() {
   local teller
-  exec 8> >(trap '' TERM INT HUP && exec tee -a -- "${log_file:?}" >&7 6>&- 9>&-)
+  exec 8> >(trap '' TERM INT HUP PIPE && exec tee -a -- "${log_file:?}" >&7 6>&- 9>&-)
   teller=$!
   attempt_step "$@" >&8 2>&1
   exec 8>&-

@@ -39,6 +39,7 @@ serve_model() {
 }
 
 drive() {
+  ((interrupted == 0)) || exit "$interrupted"
   ours -m rolloutgen run "$config" --launch "$launch_dir" --launcher $$ </dev/null &
   driver=$!
   await_any "$driver" ${server:+"$server"}

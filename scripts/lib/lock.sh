@@ -12,13 +12,18 @@ start_time_of() {
   printf '%s' "${20}"
 }
 
+# Not $HOSTNAME: a job may have inherited that from the machine where it was queued.
+host_name() {
+  cat /proc/sys/kernel/hostname
+}
+
 boot_id() {
   cat /proc/sys/kernel/random/boot_id
 }
 
 write_owner() {
   {
-    printf 'launch=%s\nhost=%s\nboot_id=%s\n' "${launch_id:?}" "$HOSTNAME" "$(boot_id)"
+    printf 'launch=%s\nhost=%s\nboot_id=%s\n' "${launch_id:?}" "$(host_name)" "$(boot_id)"
     printf 'pid=%s\nstart_time=%s\n' "$$" "$(start_time_of $$)"
     printf 'since=%(%Y-%m-%dT%H:%M:%S%z)T\nconfig=%s\n' -1 "${config:?}"
   } >"$LOCK"
@@ -26,15 +31,15 @@ write_owner() {
 
 # Read the owner of a lock into the array `owner`.
 read_owner() {
-  local key value
+  local line
   owner=()
-  while IFS='=' read -r key value; do owner[$key]=$value; done <"$LOCK" || :
+  while IFS= read -r line; do [[ $line != ?*=* ]] || owner[${line%%=*}]=${line#*=}; done <"$LOCK" || :
 }
 
 owner_is_ending() {
   [[ ! -e $LAUNCHES/${owner[launch]-}/ending ]] || return 0
   [[ ${owner[ending]-} != 1 ]] || return 0
-  [[ ${owner[host]-} == "$HOSTNAME" && ${owner[boot_id]-} == "$(boot_id)" ]] || return 1
+  [[ ${owner[host]-} == "$(host_name)" && ${owner[boot_id]-} == "$(boot_id)" ]] || return 1
   [[ $(start_time_of "${owner[pid]-}") != "${owner[start_time]-}" ]]
 }
 
@@ -91,7 +96,8 @@ look_at_lock() {
   exec 9<&-
 }
 
+# A disk that is full, or a folder that was removed, must not keep a launch from ending.
 mark_ending() {
-  [[ ! -d ${launch_dir-} ]] || : >"$launch_dir/ending"
-  [[ -z ${locked-} ]] || echo ending=1 >>"$LOCK"
+  [[ ! -d ${launch_dir-} ]] || { : >"$launch_dir/ending"; } 2>/dev/null || :
+  [[ -z ${locked-} ]] || { echo ending=1 >>"$LOCK"; } 2>/dev/null || :
 }

@@ -157,6 +157,16 @@ def _run(arguments: Arguments) -> int:
     except RolloutgenError as error:
         (arguments.launch / REASON).write_text(str(error), encoding="utf-8")
         raise
+    finally:
+        _let_go_of_stdout()
+
+
+def _let_go_of_stdout() -> None:
+    """A lost reader or a full disk must not cost a run its exit code: Python would flush, fail and exit 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _status(arguments: Arguments) -> int:
