@@ -162,3 +162,14 @@ def test_an_unknown_scaffold_prints_the_known_ones() -> None:
 
     with pytest.raises(ValueError, match=r"no scaffold 'claude'; known: shell"):
         build(Named(), None)  # type: ignore[arg-type]  # only the name is looked at
+
+
+@pytest.mark.parametrize(
+    ("command", "why"), [("echo a\0b", "NUL"), ("echo \ud800", "Unicode"), ("echo " + "x" * 131_072, "131071 bytes")]
+)
+async def test_a_command_that_no_sandbox_can_run_is_the_models_own_doing(play: Play, command: str, why: str) -> None:
+    """It is told so and goes on; an error here would leave the trial without a verdict."""
+    state, server = await play([command, "exit"], max_response_len=200_000)
+    assert (state.turns, state.ending) == (2, "done")
+    assert server.calls[1].messages[-1]["content"].startswith("(your command was not run, since it ")
+    assert why in server.calls[1].messages[-1]["content"]

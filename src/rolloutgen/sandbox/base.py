@@ -10,9 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from rolloutgen.errors import Finding
+
+COMMAND_MAX_BYTES: Final = 128 * 1024 - 1
+"""The kernel's limit of one argument."""
+
+
+def unrunnable(command: str) -> str:
+    """Why no sandbox can run ``command``, whatever it says (empty: one can)."""
+    if "\0" in command:
+        return "it holds a NUL"
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        return "it is not Unicode text"
+    return "" if size <= COMMAND_MAX_BYTES else f"it is longer than {COMMAND_MAX_BYTES} bytes"
 
 
 class Network(StrEnum):
@@ -92,6 +106,7 @@ class Sandbox(Protocol):
         """Run ``bash -c command`` (``sh`` where there is no bash) in ``cwd`` (default: the spec's workdir).
 
         Cancelling the call kills the command's whole process tree. stdin is empty.
+        Raises ValueError for a command that is ``unrunnable``.
         """
 
     async def upload(self, source: Path, target: str) -> None:

@@ -23,6 +23,7 @@ EXAMPLES: Final = (
 """Task and command. Bare, so that a small model sees little else than the pattern; the end is shown once, at last."""
 
 CUT: Final = "(your answer was cut off at {tokens} tokens, so nothing was run; use shorter commands)"
+NOT_RUN: Final = "(your command was not run, since {why})"
 FINISHED: Final = "exit"
 
 

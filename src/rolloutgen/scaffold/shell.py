@@ -5,12 +5,12 @@ from typing import Any, Final
 from rolloutgen.errors import CommandLostError
 from rolloutgen.models import ModelEndpoint
 from rolloutgen.outcomes import Flag
-from rolloutgen.sandbox.base import ExecResult
+from rolloutgen.sandbox.base import ExecResult, unrunnable
 from rolloutgen.scaffold import VERSIONS
 from rolloutgen.scaffold.base import State, Workspace
 from rolloutgen.scaffold.commands import LINE, closing, command_of, is_done, unclosed
 from rolloutgen.scaffold.model import ContextExceededError, ModelClient, Reply
-from rolloutgen.scaffold.prompt import CUT, observation, opening
+from rolloutgen.scaffold.prompt import CUT, NOT_RUN, observation, opening
 from rolloutgen.scaffold.transcript import SCHEMA_VERSION, Message, Transcript
 from rolloutgen.settings import Policy, Settings
 
@@ -70,9 +70,12 @@ class Shell:
         command, cut = answer
         if cut and cut.full:
             return _end(state, Flag.CONTEXT_EXCEEDED)
+        fields: dict[str, Any] = {}
+        why = unrunnable(command)
         if cut:
             told = {"role": "user", "content": CUT.format(tokens=self._policy.max_response_len)}
-            fields: dict[str, Any] = {}
+        elif why:  # the model's own doing, so no error
+            told = {"role": "user", "content": NOT_RUN.format(why=why)}
         else:
             limit_sec = self._limit_sec(state)
             try:

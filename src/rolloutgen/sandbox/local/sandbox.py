@@ -12,7 +12,7 @@ from typing import Final
 
 from rolloutgen.errors import CommandLostError, NoSpaceError, SandboxError, TransportError
 from rolloutgen.outcomes import Cause
-from rolloutgen.sandbox.base import ExecResult, SandboxReport, SandboxSpec
+from rolloutgen.sandbox.base import ExecResult, SandboxReport, SandboxSpec, unrunnable
 from rolloutgen.sandbox.local import cgroups, copies, wire
 from rolloutgen.sandbox.local.channel import Channel, Request
 from rolloutgen.sandbox.local.ground import Ground
@@ -21,8 +21,6 @@ from rolloutgen.sandbox.local.threads import in_thread
 from rolloutgen.sandbox.local.zygotes import Zygote
 
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-COMMAND_MAX_BYTES: Final = 128 * 1024 - 1
-"""The kernel's limit of one argument."""
 
 _KILL_SEC: Final = 10.0
 _PING_SEC: Final = 30.0
@@ -75,7 +73,7 @@ class LocalSandbox:
         user: str | int | None = None,
         timeout_sec: float | None = None,
     ) -> ExecResult:
-        self._check_command(command)
+        _check_command(command)
         message = {
             "op": "exec",
             "text": command,
@@ -136,12 +134,6 @@ class LocalSandbox:
         if self._channel.closed.is_set() or self._stopping is not None:
             raise SandboxError(f"{self._what}: {self._report.dead or 'stopped'}")
         return self._channel
-
-    def _check_command(self, command: str) -> None:
-        if "\0" in command or len(command.encode()) > COMMAND_MAX_BYTES:
-            raise ValueError(
-                f"a command is text without NUL, of at most {COMMAND_MAX_BYTES} bytes; upload a script instead"
-            )
 
     async def _ask_for_init(self) -> Channel:
         """Twice, as the helper process may turn out to be gone when it is asked."""
@@ -263,6 +255,12 @@ class LocalSandbox:
         await asyncio.wait({known, closed}, timeout=_STOP_SEC, return_when=asyncio.FIRST_COMPLETED)
         known.cancel()
         closed.cancel()
+
+
+def _check_command(command: str) -> None:
+    why = unrunnable(command)
+    if why:
+        raise ValueError(f"the command cannot be run, since {why}; upload a script instead")
 
 
 def _check_exists(source: Path) -> None:
