@@ -4,6 +4,7 @@ Of the driver, of vLLM's parent, of infer.sh alone, of everything: no verdict is
 is invented, and nothing of a dead launch lives on.
 """
 
+import contextlib
 import random
 import re
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from driving import Site, until
-from launching import Runner, ask_stand_in, last_line_of_success
+from launching import LAUNCHES, Runner, ask_stand_in, last_line_of_success
 from real_jobs import DemoSite, need_real_parts
 from rolloutgen import launches
 from rolloutgen.processes import Process, marked
@@ -103,7 +104,11 @@ class Victim:
 def victim(tmp_path: Path) -> Iterator[Victim]:
     runner = Runner(Site(tmp_path / "killed"))
     runner.site.folder.mkdir()
-    yield Victim(runner)
+    victim = Victim(runner)
+    yield victim
+    for launch_id in victim.launch_ids():  # one that was killed before it had a record leaves its folder for an hour
+        with contextlib.suppress(OSError):
+            (LAUNCHES / launch_id).rmdir()
     runner.end_all()
 
 
