@@ -1,9 +1,11 @@
 """One attempt through Harbor, in a sandbox that starts no process and fails on demand (C1, C5, C14, C16)."""
 
 import asyncio
+import errno
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +17,7 @@ import pytest
 from fakes.model_server import CONTEXT, Call, Fault, ModelServer
 from fakes.null_sandbox import OK, NullBackend, NullSandbox, is_verifier
 from rolloutgen.engine import Engine
-from rolloutgen.errors import CommandLostError, SandboxError, TransportError
+from rolloutgen.errors import CommandLostError, SandboxError, StoreError, TransportError
 from rolloutgen.models import Attempt, ModelEndpoint, Outcome
 from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.paths import HARBOR, TRANSCRIPT
@@ -498,3 +500,25 @@ async def test_c14_an_outcome_is_plain_json(run: Run, backend: NullBackend) -> N
     details = json.loads(json.dumps(outcome.details))
     assert details == outcome.details
     assert details["sandboxes"][0]["details"] == {"path": "/x", "set": [1], "3": "b'bytes'", "flag": "oom"}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+async def test_a_full_disk_of_this_machine_ends_the_run_and_charges_no_trial(
+    run: Run, backend: NullBackend, number: int
+) -> None:
+    """All trials would meet it: at six hours every one of them would use up its attempts."""
+
+    async def refuse(sandbox: NullSandbox, source: str) -> None:
+        if source == "/logs/verifier":
+            raise TransportError("lost") from OSError(number, os.strerror(number))
+
+    backend.on_download = refuse
+    with pytest.raises(StoreError, match=re.escape(os.strerror(number))):
+        await run()
+
+
+async def test_a_reward_of_megabytes_is_never_read_whole(run: Run, backend: NullBackend) -> None:
+    """Harbor reads it whole and on the event loop: gigabytes of it would end the driver."""
+    backend.reward = b"1\n" * (1 << 20)
+    outcome = await run()
+    assert (outcome.cause, outcome.message) == (Cause.REWARD_INVALID, "reward.txt is over 1048576 bytes")

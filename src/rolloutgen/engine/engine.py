@@ -13,6 +13,7 @@ from rolloutgen import scaffold
 from rolloutgen.engine.outcome import Clock, build_outcome
 from rolloutgen.engine.record import Record
 from rolloutgen.engine.rewards import read_rewards
+from rolloutgen.errors import StoreError
 from rolloutgen.models import Attempt, ModelEndpoint, Outcome
 from rolloutgen.paths import TRANSCRIPT, harbor_folder
 from rolloutgen.sandbox.base import SandboxBackend
@@ -60,7 +61,11 @@ class Engine:
         self._executor.shutdown(wait=False)
 
     async def run_attempt(self, attempt: Attempt) -> Outcome:
-        """Run ``attempt`` in its folder. Raises CancelledError alone; its sandboxes are removed in every case."""
+        """Run ``attempt`` in its folder; its sandboxes are removed in every case.
+
+        Raises CancelledError, and StoreError where it has no verdict since this machine's own disk is full: that hits
+        all alike, and no trial must be charged for it.
+        """
         record, clock = Record(attempt), Clock()
         loaded: LoadedTask | None = None
         try:
@@ -75,7 +80,10 @@ class Engine:
         finally:
             await uninterrupted(_remove_sandboxes(record))
         digest = loaded.digest if loaded else ""
-        return build_outcome(record, clock, digest, self._settings.pass_threshold)
+        outcome = build_outcome(record, clock, digest, self._settings.pass_threshold)
+        if record.own_disk and not outcome.is_verdict:
+            raise StoreError(f"what an attempt leaves in {attempt.folder} could not be written: {record.own_disk}")
+        return outcome
 
     async def _run(self, record: Record, loaded: "LoadedTask") -> None:
         from rolloutgen.engine.agents import build_agent

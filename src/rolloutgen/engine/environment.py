@@ -15,7 +15,9 @@ from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
+from rolloutgen.engine.evidence import Phase
 from rolloutgen.engine.record import Record
+from rolloutgen.engine.rewards import refuse_huge
 from rolloutgen.engine.tasks import dockerfile_workdir
 from rolloutgen.errors import SandboxError
 from rolloutgen.outcomes import Cause
@@ -148,6 +150,8 @@ class SandboxEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         with self._record.watch():
             await self.sandbox.download(source_dir, Path(target_dir))
+            if self._record.phase is Phase.VERIFY:  # Harbor reads it whole, on the event loop
+                refuse_huge(Path(target_dir))
 
     @override
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:

@@ -1,5 +1,6 @@
 """What happens in one attempt, written down while it happens: the evidence grows here, and nothing is judged here."""
 
+import errno
 import time
 import traceback
 from collections.abc import Iterator
@@ -19,11 +20,15 @@ from rolloutgen.scaffold.transcript import Transcript
 _VERIFIER_OUTPUT: Final = "> /logs/verifier/test-stdout.txt"
 """How the verifier's script is known: Harbor sends its output there."""
 _TRACEBACK_MAX: Final = 8000
+_DISK_REFUSED: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 @dataclass(slots=True)
 class Record:
-    """The notes of one attempt. Sandboxes are entered before they start, so that none is ever forgotten."""
+    """The notes of one attempt. Sandboxes are entered before they start, so that none is ever forgotten.
+
+    ``own_disk`` is what this machine's own disk refused (empty: nothing); a sandbox's own is in its report.
+    """
 
     attempt: Attempt
     state: State = field(default_factory=State)
@@ -37,6 +42,7 @@ class Record:
     separate: bool = False
     verify_begun: bool = False
     interrupted: bool = False
+    own_disk: str = ""
     before_verify: SandboxReport = field(default_factory=SandboxReport)
     verifier_exec: ExecResult | None = None
     rewards: Rewards | RewardError | None = None
@@ -54,6 +60,7 @@ class Record:
         if any(seen is error for seen in self._seen):
             return
         self._seen.append(error)
+        self.own_disk = self.own_disk or _refused_by_disk(error)
         text = "".join(traceback.format_exception(error))
         self.failures.append(
             Failure(
@@ -118,6 +125,15 @@ class Record:
             verifier_status=None if self.verifier_exec is None else self.verifier_exec.exit_status,
             rewards=self.rewards,
         )
+
+
+def _refused_by_disk(error: BaseException | None) -> str:
+    """What this machine's disk answered (empty: ``error`` does not come from that). Only writes get such answers."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _DISK_REFUSED:
+            return str(error)
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _origin(error: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ from typing import Final
 from rolloutgen.errors import AttemptError
 from rolloutgen.outcomes import Cause
 
+_JSON, _TEXT = "reward.json", "reward.txt"
 _SIZE_MAX: Final = 1 << 20
 
 
@@ -27,7 +28,7 @@ class RewardError(AttemptError):
 
 def read_rewards(folder: Path) -> Rewards | RewardError:
     """Read what lies in the downloaded ``/logs/verifier``. Never raises: what is wrong is part of the evidence."""
-    for name, parse in (("reward.json", _parse_json), ("reward.txt", _parse_text)):
+    for name, parse in ((_JSON, _parse_json), (_TEXT, _parse_text)):
         path = folder / name
         try:
             if path.is_file():
@@ -38,6 +39,14 @@ def read_rewards(folder: Path) -> Rewards | RewardError:
         except OSError as error:
             return RewardError(Cause.REWARD_MISSING, f"{name} could not be read: {error}")
     return RewardError(Cause.REWARD_MISSING, "the verifier wrote neither reward.txt nor reward.json in /logs/verifier")
+
+
+def refuse_huge(folder: Path) -> None:
+    """Raises RewardError for a file that is no reward, and that nobody must read whole: it may be of gigabytes."""
+    for name in (_JSON, _TEXT):
+        path = folder / name
+        if path.is_file() and path.stat().st_size > _SIZE_MAX:
+            raise RewardError(Cause.REWARD_INVALID, f"{name} is over {_SIZE_MAX} bytes")
 
 
 def choose(rewards: Mapping[str, float]) -> Rewards:

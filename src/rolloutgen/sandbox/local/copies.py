@@ -61,10 +61,15 @@ def new_spool(target: Path) -> IO[bytes]:
 
 
 def extract(spool: IO[bytes], target: Path, what: str) -> None:
-    """Check the archive and write it. Raises SandboxError for a hostile one, TransportError for one that is cut off."""
+    """Check the archive and write it.
+
+    Raises SandboxError for a hostile one, TransportError for one that is cut off, or that cannot be written here.
+    """
     try:
         unpack(spool, target)
     except HostileArchiveError as error:
         raise SandboxError(f"{what}: refused what the sandbox sent: {error}") from error
     except (tarfile.TarError, EOFError) as error:
         raise TransportError(f"{what}: the archive arrived broken: {error}") from error
+    except OSError as error:
+        raise TransportError(f"{what}: could not be written here: {error}") from error
