@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,15 @@ from driving import FAILS, PASSES, Site, make_index, make_task
 from rolloutgen.config import load_config
 from rolloutgen.errors import Finding, Level
 from rolloutgen.exits import Exit
+from rolloutgen.models import Instance, Trial
+from rolloutgen.paths import ResultsPaths
 from rolloutgen.preflight import Report, host, model, preflight
 from rolloutgen.preflight import config as config_checks
 from rolloutgen.preflight.check import Check, Context, run_checks
 from rolloutgen.preflight.model import max_length
+from rolloutgen.results.fingerprint import fingerprint, task_digest, write_run
+from rolloutgen.results.store import Store
+from samples import play, verdict
 
 
 @pytest.fixture
@@ -165,6 +171,22 @@ def test_another_measurement_is_refused_by_the_names_of_its_keys(site: Site) -> 
     assert "was 1.0, is 0.5" in fatal(report.findings, "PASS_THRESHOLD")
     del site.keys["PASS_THRESHOLD"]
     assert check(site).exit_code is Exit.OK
+
+
+def test_another_temperature_is_refused_also_where_the_model_is_gone(with_model: Site) -> None:
+    """A13: a finished run is concluded again without its model, and must not be told to be of another temperature."""
+    site = with_model
+    site.tasks({"a": PASSES})
+    settings, task = load_config(site.config).settings, site.folder / "tasks" / "a"
+    site.results.mkdir()
+    for number in range(2):
+        outcome = replace(verdict(True), task_digest=task_digest(task))
+        play(Store(ResultsPaths(site.results)), Trial(Instance("a", task), number), outcome)
+    write_run(site.results / "run.json", settings, fingerprint(settings, "0.1"))
+    shutil.rmtree(site.folder / "model")
+    assert check(site).exit_code is Exit.NOTHING_OWED
+    site.keys["TEMPERATURE"] = "0.2"
+    assert "was 1.0, is 0.2" in fatal(check(site).findings, "TEMPERATURE")
 
 
 def test_a_changed_task_is_refused_and_a_finished_one_may_be_gone(site: Site) -> None:

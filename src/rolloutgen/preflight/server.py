@@ -6,7 +6,7 @@ from typing import Final
 from rolloutgen.errors import Finding
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.preflight.check import Check, Context, fatal, ok, warn
-from rolloutgen.results.fingerprint import compare, fingerprint, read_run
+from rolloutgen.results.fingerprint import compare, configured, fingerprint, read_run, without_model
 from rolloutgen.serving import check_command_line, gpus_seen, vllm_bin, vllm_version
 from rolloutgen.settings import KNOBS, Settings
 
@@ -46,17 +46,19 @@ def _fingerprint(context: Context) -> Iterator[Finding]:
                 "bring run.json back, or measure anew in another RESULTS_DIR",
             )
         return
-    if settings.uses_model and not (is_made(settings) and _model_is_there(settings)):
-        yield warn("RESULTS_DIR", "not compared with this config before vLLM and the model are there")
-        return
-    differences = compare(run.fingerprint, current_fingerprint(settings))
+    whole = not settings.uses_model or (is_made(settings) and _model_is_there(settings))
+    if whole:
+        differences = compare(run.fingerprint, current_fingerprint(settings))
+    else:
+        differences = compare(without_model(run.fingerprint), configured(settings))
+        yield warn("RESULTS_DIR", "its model and vLLM are not compared with this config's before those are there")
     for line in differences:
         yield fatal(
             line.partition(":")[0],
             f"{line.partition(': ')[2]}: not the measurement that {settings.results_dir} holds",
             "set it back, or measure anew in another RESULTS_DIR",
         )
-    if not differences:
+    if whole and not differences:
         yield ok("RESULTS_DIR", f"run {run.run_id}: the same measurement as before")
 
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -33,19 +33,37 @@ class RunFile:
     fingerprint: Mapping[str, Any]
 
 
+_VLLM: Final = "vllm version"
+_MODEL_FILE: Final = "MODEL_PATH/"
+
+
 def fingerprint(settings: Settings, vllm_version: str | None) -> dict[str, Any]:
     """Key -> plain value of all that changes the measurement (``vllm_version``: None where no model is asked).
 
-    Harbor's own scaffolds have Harbor's version. Raises StoreError where the model cannot be read.
+    Raises StoreError where the model cannot be read.
+    """
+    found = configured(settings)
+    if settings.uses_model and settings.model_path is not None:
+        found[_VLLM] = vllm_version
+        found |= {f"{_MODEL_FILE}{name}": digest for name, digest in model_digest(settings.model_path).items()}
+    return found
+
+
+def configured(settings: Settings) -> dict[str, Any]:
+    """The part of a fingerprint that neither vLLM nor the model is needed for.
+
+    Harbor's own scaffolds have Harbor's version.
     """
     used = {key: k for key, k in KNOBS.items() if k.measures and (settings.uses_model or k.scope != "model")}
     found: dict[str, Any] = {key: plain(_masked(key, getattr(settings, key.lower()))) for key in used}
     found["harbor version"] = importlib.metadata.version("harbor")
     found["scaffold version"] = VERSIONS.get(settings.scaffold, found["harbor version"])
-    if settings.uses_model and settings.model_path is not None:
-        found["vllm version"] = vllm_version
-        found |= {f"MODEL_PATH/{name}": digest for name, digest in model_digest(settings.model_path).items()}
     return found
+
+
+def without_model(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of ``found`` that ``configured`` tells."""
+    return {key: value for key, value in found.items() if key != _VLLM and not key.startswith(_MODEL_FILE)}
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
