@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rolloutgen.errors import StoreError
-from rolloutgen.results.durable import replace, replacing, temporary
+from rolloutgen.results.durable import replace, replacing, sync_folder, temporary
 
 
 class StopHereError(Exception):
@@ -67,3 +67,8 @@ def test_a_refusal_of_the_disk_is_loud(tmp_path: Path) -> None:
     assert names(tmp_path) == ["folder"]
     with pytest.raises(StoreError, match="could not be written"), replacing(Path("/dev/full").parent / "full" / "x"):
         pass
+
+
+def test_a_file_system_that_syncs_no_folders_is_no_error() -> None:
+    """As some network file systems; /proc is one that every machine has."""
+    sync_folder(Path("/proc"))

@@ -4,6 +4,7 @@ Every function raises StoreError where the disk refuses; the old file then stand
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,9 +47,12 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and new names in ``folder`` survive a power cut. Raises OSError."""
+    """Make renames and new names in ``folder`` survive a power cut, where the file system can. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folders
+            raise
     finally:
         os.close(descriptor)
