@@ -103,6 +103,12 @@ async def test_what_the_agent_leaves_where_the_reward_belongs_does_not_count(run
     assert outcome.result is Result.ERROR
 
 
+@pytest.mark.parametrize("leave", ["rm -rf /logs/*", "rm -rf /logs", "rm -r /logs/verifier; touch /logs/verifier"])
+async def test_an_agent_that_deletes_all_logs_is_graded(run: Run, leave: str) -> None:
+    """As in Harbor's containers, where a mount stands there."""
+    assert (await run(f"echo yes > done; {leave}")).result is Result.PASS
+
+
 async def test_rewards_by_name(run: Run) -> None:
     outcome = await run(
         tests="""echo '{"reward": 0.5, "speed": 2}' > /logs/verifier/reward.json""", PASS_THRESHOLD="0.5"

@@ -28,6 +28,9 @@ from rolloutgen.settings import Settings
 IMPORT_PATH: Final = f"{__name__}:SandboxEnvironment"
 
 _FOLDERS: Final = "mkdir -p /app /tests /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs /logs/*"
+_RESTORED: Final = (
+    "[ -d /logs/verifier ] || { rm -rf /logs/verifier; mkdir -p /logs/verifier && chmod 777 /logs /logs/verifier; }"
+)
 _COMPOSE: Final = ("docker-compose.yaml", "docker-compose.yml")
 
 
@@ -85,6 +88,11 @@ class SandboxEnvironment(BaseEnvironment):
                 why = made.stderr.decode(errors="replace").strip()
                 raise SandboxError(f"/app, /tests and /logs could not be made: {why}", Cause.SANDBOX_START)
             await self._upload_environment_dir_after_start()
+
+    async def restore_folders(self) -> None:
+        """Before grading. Harbor's containers have a mount where the verifier writes, which no agent can remove; an
+        agent that was told to delete all logs must be graded here too."""
+        await self.run(_RESTORED, cwd="/", user="root")
 
     @override
     async def stop(self, delete: bool) -> None:

@@ -146,9 +146,11 @@ class AttemptTrial(SingleStepTrial):
         self._record.enter(Phase.VERIFY)
         await self._check_machine()
         self._record.verify_begun = True
-        if separate:
-            await self._stop_agent_environment()
         try:
+            if separate:
+                await self._stop_agent_environment()
+            else:
+                await self._restore_folders()
             await self._run_verifier()
         except Exception as error:
             self._record.fail(error)
@@ -162,6 +164,10 @@ class AttemptTrial(SingleStepTrial):
         self._record.before_verify = self._record.reports[0]
         if spoiled(self._record.evidence()):
             raise UngradableError
+
+    async def _restore_folders(self) -> None:
+        assert isinstance(self.agent_environment, SandboxEnvironment)
+        await self.agent_environment.restore_folders()
 
     async def _check_machine(self) -> None:
         """C5: a machine that is not the one that the agent worked in must not be graded. Raises SandboxError."""
