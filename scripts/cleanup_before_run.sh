@@ -12,6 +12,7 @@
 
 set -euo pipefail
 
+unset CDPATH
 repository=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib/python.sh
 source "$repository/scripts/lib/python.sh"

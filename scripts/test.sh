@@ -10,6 +10,7 @@
 # with the reason, where they are absent. A command after the checks: bash scripts/test.sh --quick tests/test_store.py
 set -euo pipefail
 
+unset CDPATH
 repository=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib/environments.sh
 source "$repository/scripts/lib/environments.sh"

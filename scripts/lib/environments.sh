@@ -11,7 +11,8 @@
 # network is used. All words go to stderr.
 set -euo pipefail
 
-environments_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+unset CDPATH
+environments_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)" # one place, whatever link leads to it
 environments_locks="$environments_root/scripts/locks"
 
 say() {
@@ -77,7 +78,10 @@ find_python() {
 # find_uv: uv on PATH, else one in a private environment.
 find_uv() {
   local python home="$environments_root/.cache/uv"
-  if type -P uv; then return 0; fi
+  if uv --version >/dev/null 2>&1; then
+    type -P uv
+    return 0
+  fi
   if [[ ! -x $home/bin/uv ]]; then
     python="$(find_python '3, 8' '3, 99' python3 python3.13 python3.12 python3.11)" || return 1
     say "bringing uv to $home"
@@ -119,6 +123,7 @@ once() {
 }
 
 # A Bash of its own builds: whoever calls us in a condition has switched errexit off for all that runs in this one.
+# It inherits the lock: where we alone are killed, nobody builds in its place before it has ended.
 make_guarded() {
   local began=$SECONDS
   if ! flock --nonblock 9; then
@@ -126,7 +131,7 @@ make_guarded() {
     flock 9
   fi
   if stands "$1" "$2" "$3"; then return 0; fi
-  bash "$environments_root/scripts/lib/environments.sh" build "$4" "$1" 9>&- || exit "$?"
+  bash "$environments_root/scripts/lib/environments.sh" build "$4" "$1" || exit "$?"
   write_stamp "$1" "$2" "$3" || refuse "$1/$2 could not be written"
   say "$1 is ready after $((SECONDS - began)) s"
 }

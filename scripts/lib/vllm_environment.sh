@@ -11,6 +11,10 @@ ensure_vllm_env() {
     [[ -x $bin && ! -d $bin ]] || refuse "VLLM_BIN=$VLLM_BIN is no executable file; name a vllm command, or unset it"
   elif gpu_is_seen; then
     once "$env" .complete "$environments_locks/serve.txt" build_vllm_cuda
+  elif stands "$env" .complete "$environments_locks/serve.txt"; then
+    # Other machines may be running it: nodes share this folder.
+    refuse "$env holds vLLM for GPUs, but this machine shows none: run where the GPUs are, name a vllm command in VLLM_BIN," \
+      "or remove $env"
   else
     once "$env" .complete "$environments_locks/serve-cpu.txt" build_vllm_cpu
   fi

@@ -8,8 +8,10 @@
 # temporary folder. Does nothing where TARGET is complete; safe to kill and to run twice at once.
 set -euo pipefail
 
+unset CDPATH
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 lock="$here/../locks/smollm2.txt"
+work="" # a folder beside the target, removed at the end
 
 fail() {
   printf 'make_smollm2: %s\n' "$*" >&2
@@ -42,7 +44,7 @@ build() {
 _main() {
   [[ $# -eq 1 && -n $1 ]] || fail "usage: VLLM_PYTHON=PYTHON make_smollm2.sh TARGET"
   [[ -x ${VLLM_PYTHON:-} ]] || fail "VLLM_PYTHON must name the Python of vLLM's environment; it is '${VLLM_PYTHON:-}'"
-  local target="$1" began=$SECONDS work
+  local target="$1" began=$SECONDS
   mkdir -p "$(dirname "$target")"
   exec {guard}>"$target.lock"
   flock "$guard"
@@ -53,8 +55,7 @@ _main() {
   [[ ! -e $target ]] || fail "$target is in the way: it is no model (no config.json); move it or name another MODEL_PATH"
   rm -rf "$target".building.*
   work="$(mktemp -d "$target.building.XXXXXX")"
-  # shellcheck disable=SC2064 # the value of now is meant
-  trap "rm -rf '$work'" EXIT
+  trap 'rm -rf -- "$work"' EXIT
   build "$target" "$work"
   printf 'The model %s is ready after %s s\n' "$target" "$((SECONDS - began))"
 }

@@ -162,6 +162,30 @@ def test_two_runs_at_once_make_one(clone: Clone) -> None:
     assert "".join(said).count("environments: making") == 1
 
 
+def test_one_environment_whatever_link_leads_to_it(clone: Clone, tmp_path: Path) -> None:
+    """A run through a link must not make anew what another run is using."""
+    assert clone.run("product").returncode == 0
+    link = tmp_path / "link"
+    link.symlink_to(clone.root)
+    command = ["bash", str(link / "scripts" / "lib" / "environments.sh"), "product"]
+    done = subprocess.run(command, env=clone.environment(), capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_a_build_that_outlives_its_launcher_keeps_others_out(clone: Clone) -> None:
+    """Two pips in one folder would make a mixture."""
+    first = subprocess.Popen(clone.command("product"), env=clone.environment(), stderr=subprocess.DEVNULL)
+    while not (clone.root / ".venv" / "bin" / "python").exists():
+        assert first.poll() is None
+        time.sleep(0.01)
+    first.kill()
+    first.wait()
+    second = clone.run("product")
+    assert second.returncode == 0, second.stderr
+    assert "waiting for it" in second.stderr
+    clone.python(".venv", "import harbor_module")
+
+
 def test_a_failed_build_is_no_environment(clone: Clone) -> None:
     (clone.wheels / "harbor-0.26.0-py3-none-any.whl").unlink()
     in_condition = f"source '{clone.root}/scripts/lib/environments.sh'; if ensure_product_env; then echo went on; fi"
@@ -194,7 +218,8 @@ def test_without_any_python_it_says_what_to_install(clone: Clone) -> None:
 
 def test_uv_brings_a_python_where_there_is_none(clone: Clone) -> None:
     clone.stub(HERE, "exit 127")
-    clone.stub("uv", f'[[ $* == *"venv "*"--python 3.12 "* ]] && exec {BASE} -m venv "${{@: -1}}"')
+    made = f'[[ $* == *"venv "*"--python 3.12 "* ]] && exec {BASE} -m venv "${{@: -1}}"'
+    clone.stub("uv", f"[[ $1 != --version ]] || exit 0; {made}")
     done = clone.run("product", PATH=f"{clone.bin}:{_tools_without_python(clone)}")
     assert done.returncode == 0, done.stderr
     assert "uv brings" in done.stderr
@@ -255,6 +280,26 @@ def test_a_gpu_asks_for_the_cuda_build(clone: Clone) -> None:
     done = clone.run("vllm")
     assert done.returncode == 0, done.stderr
     assert clone.python(".venv-vllm", "from importlib.metadata import version; print(version('vllm'))") == "1.0"
+
+
+def test_a_machine_without_gpus_leaves_the_cuda_build_to_those_that_have_some(clone: Clone) -> None:
+    """A21: nodes share the folder; a run on the login node must not take the server's environment away."""
+    clone.stub("nvidia-smi", "echo 'GPU 0: NVIDIA H200 (UUID: GPU-0)'")
+    assert clone.run("vllm").returncode == 0
+    clone.stub("nvidia-smi", "exit 9")
+    refused = clone.run("vllm")
+    assert refused.returncode == 2
+    assert "holds vLLM for GPUs" in refused.stderr
+    assert clone.python(".venv-vllm", "from importlib.metadata import version; print(version('vllm'))") == "1.0"
+
+
+def test_a_uv_that_does_not_run_is_none(clone: Clone) -> None:
+    """pyenv's shim of a uv that lies in another version of Python."""
+    clone.stub("uv", "exit 127")
+    make_wheel(clone.wheels, "torch", "2.0.0", *CUDA)
+    done = clone.run("vllm")
+    assert done.returncode == 2
+    assert f"bringing uv to {clone.root}/.cache/uv" in done.stderr
 
 
 def test_a_named_vllm_is_checked_and_nothing_made(clone: Clone) -> None:

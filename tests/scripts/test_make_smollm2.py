@@ -37,8 +37,10 @@ def make(repository: Path, target: Path, python: Path | str) -> subprocess.Compl
 
 
 def test_it_is_made_once(repository: Path, python: Path, tmp_path: Path) -> None:
-    target = tmp_path / "models" / "m"
-    assert "is ready after" in make(repository, target, python).stdout
+    target = tmp_path / "it's a folder" / "m"
+    made = make(repository, target, python)
+    assert made.returncode == 0, made.stderr
+    assert "is ready after" in made.stdout
     before = {file: file.stat().st_mtime_ns for file in target.iterdir()}
     assert "is there" in make(repository, target, python).stdout
     assert {file: file.stat().st_mtime_ns for file in target.iterdir()} == before
