@@ -212,6 +212,15 @@ def test_an_index_that_changed_meanwhile_is_loud_and_leaves_the_old_output(tmp_p
     assert sorted(p.name for p in tmp_path.iterdir()) == ["i.parquet", "o.parquet"]
 
 
+def test_an_index_that_names_another_task_meanwhile_is_loud(tmp_path: Path) -> None:
+    """What was measured is not what the row says now."""
+    shard = whole(write_index(tmp_path / "i.parquet", map(row, "abc")))
+    write_index(tmp_path / "i.parquet", [row("c"), row("b", "tasks/other"), row("a")])
+    assert write_filtered(shard, {"a", "c"}, tmp_path / "o.parquet") == 2
+    with pytest.raises(StoreError, match="other tasks now for 'b'"):
+        write_filtered(shard, {"a", "b"}, tmp_path / "o.parquet")
+
+
 def test_the_index_itself_is_never_overwritten(tmp_path: Path) -> None:
     source = write_index(tmp_path / "i.parquet", map(row, "abc"))
     (tmp_path / "link.parquet").symlink_to(source)

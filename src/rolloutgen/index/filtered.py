@@ -5,6 +5,7 @@ in parts and written in row groups of its own size, so memory follows one row gr
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from rolloutgen.errors import StoreError
 from rolloutgen.index import schema
 from rolloutgen.index.shard import Shard
-from rolloutgen.index.table import absolute, text
+from rolloutgen.index.table import Index, absolute, named, text
 from rolloutgen.index.views import stored_schema, without_views
 from rolloutgen.results.durable import replacing
 
@@ -27,8 +28,8 @@ _BATCH: Final = 65_536
 def write_filtered(shard: Shard, selected: Collection[str], output: Path) -> int:
     """Write the rows whose id is in ``selected`` (ids of the shard), and return how many.
 
-    Raises StoreError where the index lacks a selected id by now, cannot be read any more, or ``output`` cannot be
-    written; an older ``output`` then stands as it was.
+    Raises StoreError where the index lacks a selected id by now or gives it another task, cannot be read any more, or
+    ``output`` cannot be written; an older ``output`` then stands as it was.
     """
     source = shard.index.path
     if output.exists() and output.samefile(source):
@@ -36,7 +37,7 @@ def write_filtered(shard: Shard, selected: Collection[str], output: Path) -> int
     wanted = pa.array(selected, pa.large_string())
     try:
         with pq.ParquetFile(source) as file, replacing(output) as target:
-            written = _write(file, wanted, source.parent, target)
+            written = _write(file, _Wanted(wanted, _tasks_of(wanted, shard.index), source), target)
             if written != len(wanted):
                 raise StoreError(
                     f"{source} has changed: {len(wanted)} rows are selected, {written} of them are left in it"
@@ -46,14 +47,27 @@ def write_filtered(shard: Shard, selected: Collection[str], output: Path) -> int
     return written
 
 
-def _write(file: pq.ParquetFile, wanted: pa.Array, folder: Path, target: BinaryIO) -> int:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """Selected ids, the task that was measured for each (an absolute path), and the index that they are taken from."""
+
+    ids: pa.Array
+    tasks: pa.Array
+    source: Path
+
+
+def _tasks_of(ids: pa.Array, index: Index) -> pa.Array:
+    return index.task_paths.take(pc.index_in(ids, index.ids))
+
+
+def _write(file: pq.ParquetFile, wanted: _Wanted, target: BinaryIO) -> int:
     written = 0
     asked, plain = file.schema_arrow, without_views(file.schema_arrow)
     has_views = plain != asked
     with pq.ParquetWriter(target, plain, store_schema=not has_views, **_layout(file)) as writer:
         if has_views:
             writer.add_key_value_metadata(stored_schema(asked))
-        for group in _groups(_kept(file, plain, wanted, folder), _group_rows(file)):
+        for group in _groups(_kept(file, plain, wanted), _group_rows(file)):
             writer.write_table(group, row_group_size=len(group))
             written += len(group)
     return written
@@ -73,12 +87,22 @@ def _group_rows(file: pq.ParquetFile) -> int:
     return max((meta.row_group(i).num_rows for i in range(meta.num_row_groups)), default=1)
 
 
-def _kept(file: pq.ParquetFile, plain: pa.Schema, wanted: pa.Array, folder: Path) -> Iterator[pa.RecordBatch]:
+def _kept(file: pq.ParquetFile, plain: pa.Schema, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
     for batch in file.iter_batches(_BATCH):
         ids = text(pc.struct_field(batch[schema.EXTRA_INFO], schema.INSTANCE_ID))
-        kept = batch.cast(plain).filter(pc.is_in(ids, wanted))
+        kept = batch.cast(plain).filter(pc.is_in(ids, wanted.ids))
         if len(kept):
-            yield _absolute_paths(kept, folder)
+            _check_tasks(kept, wanted)
+            yield _absolute_paths(kept, wanted.source.parent)
+
+
+def _check_tasks(kept: pa.RecordBatch, wanted: _Wanted) -> None:
+    """The rows must still name the tasks that were measured: the file is read again, hours later."""
+    ids, paths = (text(pc.struct_field(kept[schema.EXTRA_INFO], n)) for n in (schema.INSTANCE_ID, schema.TASK_PATH))
+    measured = wanted.tasks.take(pc.index_in(ids, wanted.ids))
+    others = ids.filter(pc.fill_null(pc.not_equal(absolute(paths, wanted.source.parent), measured), True))
+    if len(others):
+        raise StoreError(f"{wanted.source} has changed: it names other tasks now for {named(others.to_pylist())}")
 
 
 def _groups(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
