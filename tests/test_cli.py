@@ -78,6 +78,17 @@ def test_a_broken_config_is_told_whole_and_nothing_is_on_stdout(site: Site) -> N
         assert part in shown.stderr
 
 
+def test_what_cannot_be_checked_yet_is_one_line_beside_what_is_wrong(site: Site) -> None:
+    """An index that is not there: its place, and no crowd of warnings that all follow from it."""
+    site.keys["INDEX_FILE"] = "/no/such/index.parquet"
+    shown = site.command("check")
+    assert shown.returncode == 2
+    line = site.config.read_text().splitlines().index("INDEX_FILE=/no/such/index.parquet") + 1
+    assert f"FATAL INDEX_FILE: /no/such/index.parquet: does not exist  [{site.config}:{line}]" in shown.stdout
+    (skipped,) = [line for line in shown.stdout.splitlines() if "not checked before" in line]
+    assert skipped.startswith("WARN  INDEX_FILE, RESULTS_DIR, tasks, ")
+
+
 def test_a17_preflight_only_is_refused_and_points_to_dry_run(site: Site) -> None:
     site.tasks({"a": PASSES})
     site.keys["PREFLIGHT_ONLY"] = "1"

@@ -25,14 +25,27 @@ def masked_command(words: Iterable[str]) -> str:
 
 
 def findings_lines(findings: Iterable[Finding]) -> list[str]:
-    """One or two lines a finding: level, subject, what is wrong, where; then how to mend it."""
+    """One or two lines a finding: level, subject, what is wrong, where; then how to mend it.
+
+    Those that say the same of several subjects and are not fatal share a line, so that what must be mended stands out.
+    """
     lines = []
-    for finding in findings:
-        where = f"  [{finding.where}]" if finding.where else ""
-        lines.append(f"{finding.level:<5} {finding.subject}: {finding.message}{where}")
+    for alike in _alike(findings):
+        finding = alike[0]
+        subjects = ", ".join(dict.fromkeys(one.subject for one in alike))
+        where = f"  [{finding.where}]" if finding.where and len({one.where for one in alike}) == 1 else ""
+        lines.append(f"{finding.level:<5} {subjects}: {finding.message}{where}")
         if finding.mend:
             lines.append(f"      -> {finding.mend}")
     return lines
+
+
+def _alike(findings: Iterable[Finding]) -> Iterable[Sequence[Finding]]:
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        same = number if finding.level is Level.FATAL else (finding.level, finding.message, finding.mend)
+        groups.setdefault(same, []).append(finding)
+    return groups.values()
 
 
 def count_line(findings: Sequence[Finding]) -> str:

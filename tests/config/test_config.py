@@ -146,6 +146,10 @@ class TestRefused:
             "EXP_NAME": ["my.env:12 is set more than once: lines 11, 12"],
         }
 
+    def test_a_value_with_spaces_is_mended_by_quotes(self) -> None:
+        mends = {finding.subject: finding.mend for finding in read(GOOD + "EXP_NAME=two words\n").findings}
+        assert mends == {"EXP_NAME": "quote a value that has spaces: EXP_NAME='TWO WORDS'"}
+
     def test_c24_nothing_half_read(self) -> None:
         with pytest.raises(FindingsError) as refused:
             resolve_values(read(GOOD + "N_TRIAL=3\n"))

@@ -95,11 +95,15 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     assert "instance_id holds text that is not UTF-8" in problems(tmp_path / "i.parquet")[0]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no parquet"], ids=["absent", "empty", "other"])
-def test_what_is_no_parquet_is_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_no_file_is_told_as_that(tmp_path: Path) -> None:
     path = tmp_path / "i.parquet"
-    if content is not None:
-        path.write_bytes(content)
+    assert problems(path) == [f"{path}: does not exist"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no parquet"], ids=["empty", "other"])
+def test_what_is_no_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "i.parquet"
+    path.write_bytes(content)
     assert "cannot be read as parquet" in problems(path)[0]
 
 

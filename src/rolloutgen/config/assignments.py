@@ -62,7 +62,8 @@ def _problems(file: ShellFile) -> Iterator[Finding]:
         yield Finding(Level.FATAL, key, "has spaces around '='", where, f"write {key}=VALUE, without spaces")
     for note in file.problems:
         if note.where not in spaced:
-            yield Finding(Level.FATAL, _subject(note.where, file), note.text, note.where, _mend(note.text))
+            subject = _subject(note.where, file)
+            yield Finding(Level.FATAL, subject, note.text, note.where, _mend(note.text, subject))
 
 
 def _subject(where: str, file: ShellFile) -> str:
@@ -70,7 +71,9 @@ def _subject(where: str, file: ShellFile) -> str:
     return ", ".join(sorted(keys)) or "config"
 
 
-def _mend(problem: str) -> str:
+def _mend(problem: str, subject: str) -> str:
+    if problem.endswith("command not found") and subject != "config":
+        return f"quote a value that has spaces: {subject}='TWO WORDS'"
     variable, unbound, _ = problem.partition(": unbound variable")
     return f"set {variable} above this line, or write ${{{variable}:-}}" if unbound else ""
 

@@ -76,6 +76,8 @@ def _pointers(path: Path) -> dict[str, pa.Array]:
             if wrong:
                 raise FindingsError(wrong)
             table = file.read(columns=[f"{schema.EXTRA_INFO}.{name}" for name in schema.POINTERS])
+    except FileNotFoundError as error:
+        raise FindingsError([_fatal(path, "does not exist")]) from error
     except (OSError, pa.ArrowException) as error:
         raise FindingsError([_fatal(path, f"cannot be read as parquet ({error})")]) from error
     extra = table[schema.EXTRA_INFO]

@@ -94,7 +94,7 @@ def first_names(names: Sequence[str], total: int | None = None) -> str:
 async def run_checks(checks: Sequence[Check], context: Context, executor: Executor) -> list[Finding]:
     """All findings, in the order of ``checks``; checks run at the same time, plain functions in the executor."""
     found = await asyncio.gather(*(_run_one(check, context, executor) for check in checks))
-    return [_placed(finding, context.draft) for findings in found for finding in findings]
+    return placed((finding for findings in found for finding in findings), context.draft)
 
 
 async def _run_one(check: Check, context: Context, executor: Executor) -> list[Finding]:
@@ -115,6 +115,11 @@ def _plain(check: Check, context: Context) -> Iterator[Finding]:
     found = check.run(context)
     assert not isinstance(found, AsyncIterator)
     yield from found
+
+
+def placed(findings: Iterable[Finding], draft: Draft) -> list[Finding]:
+    """The findings, those about a key with the place where it was set."""
+    return [_placed(finding, draft) for finding in findings]
 
 
 def _placed(finding: Finding, draft: Draft) -> Finding:

@@ -11,7 +11,7 @@ from rolloutgen.errors import Finding, FindingsError, Level, StoreError
 from rolloutgen.exits import Exit
 from rolloutgen.plan import Plan, make_plan
 from rolloutgen.preflight import config, data, host, model, sandbox, server
-from rolloutgen.preflight.check import Check, Context, run_checks
+from rolloutgen.preflight.check import Check, Context, placed, run_checks
 from rolloutgen.tasks import TaskFacts, look
 
 _PLAN_KEYS: Final = frozenset({"INDEX_FILE", "INSTANCES_FILE", "RESULTS_DIR", "N_TRIALS", "ATTEMPTS_PER_TRIAL"})
@@ -61,7 +61,7 @@ async def preflight(draft: Draft, launch_id: str = "", *, repair: bool = False) 
         plan, problems = await in_thread(executor, _plan, draft, repair)
         tasks = await in_thread(executor, _tasks, plan) if plan is not None else None
         found = await run_checks(_CHECKS, Context(draft, launch_id or f"check-{os.getpid()}", plan, tasks), executor)
-    return Report((*draft.findings, *problems, *found), plan)
+    return Report((*draft.findings, *placed(problems, draft), *found), plan)
 
 
 def _plan(draft: Draft, repair: bool) -> tuple[Plan | None, tuple[Finding, ...]]:
