@@ -43,6 +43,14 @@ def test_a3_a4_a25_every_trial_gets_the_verdict_of_its_own_verifier(site: Site) 
     assert f"selected index: {site.selected}" in log
 
 
+def test_a_display_that_cannot_show_every_letter_ends_no_run(site: Site) -> None:
+    """An id in letters that the terminal's encoding lacks is escaped there."""
+    site.tasks({"naïve-名": PASSES})
+    assert site.prepare().returncode == 0
+    assert site.start(PYTHONIOENCODING="ascii").wait(timeout=300) == 0
+    assert "na\\xefve-\\u540d trial_1: pass" in site.output
+
+
 def test_a20_c11_c12_nothing_is_run_twice_and_only_what_is_missing_is_run(site: Site) -> None:
     site.tasks(known(3))
     site.keys["INSTANCES_FILE"] = str(site.folder / "ids")
@@ -226,3 +234,5 @@ def test_progress_is_told_from_outside_while_it_runs_and_after(site: Site) -> No
     assert site.launch() == 0
     site.clean()
     assert "ended, every trial has a verdict: 8/8 trials done (4 pass, 4 fail)" in site.command("status").stdout
+    (site.results / "run.json").unlink()
+    assert "run.json is missing: nothing says what 8 verdicts measured" in site.command("status").stdout

@@ -45,6 +45,19 @@ def nothing_is_left(runner: Runner, mark: str, server: ServerRecord) -> bool:
     return not marked(mark) and not any(member.alive() for member in members) and not runner.records()
 
 
+def test_status_knows_a_launch_that_makes_its_model(served: Runner) -> None:
+    """Before a launch has a record it may make an environment and a model, for minutes."""
+    site = served.site
+    script = site.folder / "slow_setup.sh"
+    script.write_text("sleep 304\n")
+    site.keys |= {"MODEL_PATH": str(site.folder / "not-yet"), "MODEL_SETUP": str(script)}
+    process = served.start()
+    until(lambda: "setting up: launch " in site.command("status").stdout, "a launch that sets up")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=WAIT_SEC) == 143
+    assert "never started: " in site.command("status").stdout
+
+
 def test_a_signal_ends_server_and_driver(served: Runner) -> None:
     process = served.start()
     served.driver()

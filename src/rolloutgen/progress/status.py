@@ -9,6 +9,7 @@ from rolloutgen.config import log_paths
 from rolloutgen.launches import Launch
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.plan import Plan, make_plan
+from rolloutgen.processes import Process
 from rolloutgen.progress.show import PROGRESS
 from rolloutgen.progress.tally import Snapshot
 from rolloutgen.results.summary import totals
@@ -19,7 +20,7 @@ from rolloutgen.settings import Settings
 def status_lines(settings: Settings) -> list[str]:
     """The live numbers of a running driver, else what the stored outcomes say. Raises FindingsError, StoreError."""
     live, dead = _launches(settings)
-    lines = [line for launch in live for line in _running(launch)]
+    lines = [line for launch in live for line in _running(launch)] or list(_setting_up(settings))
     if not lines:
         lines = [*_at_rest(make_plan(settings, repair=False)), *(_left(launch) for launch in dead)]
     return [*lines, f"results: {settings.results_dir}", f"log: {log_paths(settings).log}"]
@@ -34,6 +35,17 @@ def _launches(settings: Settings) -> tuple[list[Launch], list[Launch]]:
     ]
     live = [launch for launch in ours if not launch.is_here or launch.alive()]
     return live, [launch for launch in ours if launch not in live]
+
+
+def _setting_up(settings: Settings) -> Iterator[str]:
+    """The launch that holds the lock (scripts/lib/lock.sh) before it has a record: it makes what is missing."""
+    try:
+        lock = ResultsPaths(settings.results_dir).lock.read_text(encoding="utf-8", errors="replace")
+        owner = dict(line.split("=", 1) for line in lock.splitlines())
+        if Process.read(owner).alive():
+            yield f"setting up: launch {owner['launch']}, process {owner['pid']}, since {owner['since']}"
+    except (OSError, KeyError, ValueError):
+        return
 
 
 def _running(launch: Launch) -> Iterator[str]:
@@ -63,11 +75,12 @@ def _left(launch: Launch) -> str:
 def _at_rest(plan: Plan) -> Iterator[str]:
     """From the stored outcomes alone."""
     found = totals(plan.scan)
+    n_done = found.n_pass + found.n_fail
     if not ResultsPaths(plan.settings.results_dir).run_json.exists():
-        yield f"never started: {found.n_instances} instances, {found.n_trials} trials planned"
+        state = f"run.json is missing: nothing says what {n_done} verdicts measured" if n_done else "never started"
+        yield f"{state}: {found.n_instances} instances, {found.n_trials} trials planned"
         return
     state = "ended, every trial has a verdict" if not found.n_missing else "not running"
-    n_done = found.n_pass + found.n_fail
     yield f"{state}: {n_done}/{found.n_trials} trials done ({found.n_pass} pass, {found.n_fail} fail)"
     if found.n_missing:
         causes = ", ".join(f"{cause} {count}" for cause, count in found.causes.items())
