@@ -40,7 +40,7 @@ serve_model() {
 
 drive() {
   ((interrupted == 0)) || exit "$interrupted"
-  ours -m rolloutgen run "$config" --launch "$launch_dir" --launcher $$ </dev/null &
+  ours -m rolloutgen run "$config" --launch "$launch_dir" --launcher $$ </dev/null >&7 &
   driver=$!
   await_any "$driver" ${server:+"$server"}
   if [[ -n $server ]] && alive "$driver" && ! alive "$server"; then

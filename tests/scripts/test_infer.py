@@ -46,7 +46,10 @@ def test_a20_a23_a_second_launch_owes_nothing_and_starts_no_driver(runner: Runne
     """A20, A23."""
     site = runner.site
     site.tasks({"one": PASSES})
-    assert runner.finish().returncode == 0
+    first = runner.finish()
+    assert first.returncode == 0
+    assert first.stdout.splitlines() == [last_line_of_success(site)]
+    assert "one trial_0: pass" in first.stderr
     before = site.outcomes()
     again = runner.finish()
     assert again.returncode == 0
