@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,6 +159,18 @@ async def test_preflight_names_images_and_says_how_to_mend(make_local: MakeLocal
     assert "c:1=/" in fatal[1].mend
     assert [f.subject for f in findings.values() if f.level is Level.WARN and f.subject == "SANDBOX_EGRESS"]
     assert any("was removed" in message for message in findings)
+
+
+async def test_a_helper_that_does_not_start_is_told_as_that(
+    make_local: MakeLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as a lack of namespaces; and preflight says how to mend what it found."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    findings = await make_local().check([None])
+    (fatal,) = [finding for finding in findings if finding.level is Level.FATAL]
+    assert (fatal.subject, bool(fatal.mend)) == ("BACKEND", True)
+    assert "the helper process did not start" in fatal.message
+    assert "does not let us" not in fatal.message
 
 
 async def test_tasks_that_name_no_image_need_no_mapping_and_it_is_told(make_local: MakeLocal, tmp_path: Path) -> None:

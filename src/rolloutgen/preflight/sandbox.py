@@ -14,7 +14,6 @@ async def _usable(context: Context) -> AsyncIterator[Finding]:
         return
     backend = make_backend(context.settings, context.launch_id)
     try:
-        await backend.open()
         for finding in await backend.check(list(context.tasks.images)):
             yield finding
     finally:

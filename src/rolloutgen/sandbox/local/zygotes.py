@@ -19,6 +19,11 @@ _START_SEC: Final = 30.0
 _CLOSE_SEC: Final = 5.0
 
 
+def _loader_path() -> dict[str, str]:
+    """All that the zygote gets of our environment: a Python may find its own library by it alone."""
+    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+
+
 class Zygote:
     """A running zygote. ``user_namespace``: it is root of one, because the driver has no CAP_SYS_ADMIN."""
 
@@ -41,7 +46,7 @@ class Zygote:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={},
+                env=_loader_path(),
                 cwd="/",
                 start_new_session=True,
             )
@@ -52,10 +57,13 @@ class Zygote:
         except BaseException:
             await zygote.close()
             raise
-        error = zygote._ready.result() if zygote._ready.done() else "the helper process did not start"
+        error = "the helper process did not start; stderr may say why"
+        if zygote._ready.done():
+            missing = zygote._ready.result()
+            error = f"this machine does not let us make namespaces: {missing}" if missing else ""
         if error:
             await zygote.close()
-            raise SandboxError(f"this machine does not let us make namespaces: {error}", Cause.SANDBOX_START)
+            raise SandboxError(error, Cause.SANDBOX_START)
         return zygote
 
     @property
