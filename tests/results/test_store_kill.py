@@ -14,7 +14,7 @@ from rolloutgen.results.store import Scan, Store
 from rolloutgen.results.summary import write_tables
 from samples import instances
 
-N_INSTANCES, N_TRIALS, N_KILLS = 25, 4, 10
+N_INSTANCES, N_TRIALS, N_KILLS = 100, 4, 10
 SOURCES = [Path(__file__).parents[2] / "src", Path(__file__).parents[1], Path(__file__).parent]
 
 WORKER = """
@@ -60,14 +60,14 @@ def start(root: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": path})
 
 
-def run_and_kill(root: Path, after_sec: float) -> list[tuple[str, int]]:
-    """Trials that were told to be durable before the kill."""
+def run_and_kill(root: Path, after_trials: int, then_sec: float) -> list[tuple[str, int]]:
+    """Trials that were told to be durable before the kill, which comes ``then_sec`` after the first ``after_trials``."""
     with start(root) as worker:
         assert worker.stdout is not None
-        first = worker.stdout.readline()
-        time.sleep(after_sec)
+        first = [worker.stdout.readline() for _ in range(after_trials)]
+        time.sleep(then_sec)
         worker.send_signal(signal.SIGKILL)
-        told = first + worker.stdout.read()
+        told = "".join(first) + worker.stdout.read()
     pairs = (line.split() for line in told.splitlines() if line.count(" ") == 1)
     return [(name, int(number)) for name, number in pairs]
 
@@ -89,7 +89,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
     stood: dict[Path, bytes] = {}
     durable: set[tuple[str, int]] = set()
     for _ in range(N_KILLS):
-        durable.update(run_and_kill(root, rng.uniform(0, 0.05)))
+        durable.update(run_and_kill(root, rng.randint(1, 8), rng.uniform(0, 0.003)))
         scan = store.scan(shard(), N_TRIALS)
         found = done(scan)
         assert durable <= found.keys(), "a verdict was lost"
