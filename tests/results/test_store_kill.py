@@ -61,7 +61,7 @@ def start(root: Path) -> "subprocess.Popen[str]":
 
 
 def run_and_kill(root: Path, after_trials: int, then_sec: float) -> list[tuple[str, int]]:
-    """Trials that were told to be durable before the kill, which comes ``then_sec`` after the first ``after_trials``."""
+    """Trials that were told to be durable before a kill ``then_sec`` after the first ``after_trials`` of them."""
     with start(root) as worker:
         assert worker.stdout is not None
         first = [worker.stdout.readline() for _ in range(after_trials)]
