@@ -7,6 +7,7 @@ import pytest
 
 from rolloutgen.serving import command_line, data_parallel, vllm_bin
 from rolloutgen.serving.command import environment
+from rolloutgen.serving.hardware import visible
 
 from .conftest import make_settings
 
@@ -79,6 +80,14 @@ def test_every_launch_samples_with_a_seed_of_its_own() -> None:
 def test_one_server_fills_the_node(texts: dict[str, str], seen: int, replicas: int) -> None:
     """A14"""
     assert data_parallel(make_settings(**texts), seen) == replicas
+
+
+@pytest.mark.parametrize(
+    ("devices", "left"), [(None, 8), ("0,1,2,3", 4), ("GPU-8f, GPU-9a", 2), ("", 0), ("-1", 0), ("0,-1,2", 1)]
+)
+def test_a_part_of_the_node_is_filled_where_the_caller_was_given_a_part(devices: str | None, left: int) -> None:
+    """A14: a batch system hands out GPUs by CUDA_VISIBLE_DEVICES, which nvidia-smi does not look at."""
+    assert visible(8, devices) == left
 
 
 def test_ours_is_used_where_none_is_named(repository: Path) -> None:

@@ -1,5 +1,7 @@
 """What the machine offers the model server."""
 
+import itertools
+import os
 import shutil
 import subprocess
 from functools import cache
@@ -10,7 +12,20 @@ from rolloutgen.settings import Settings
 
 @cache
 def gpus_seen() -> int:
-    """How many NVIDIA GPUs this machine shows: those that ``nvidia-smi`` lists, else the device files; 0 for none."""
+    """How many NVIDIA GPUs this process may use: those of the machine that CUDA_VISIBLE_DEVICES leaves; 0 for none."""
+    return visible(_gpus_of_machine(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(gpus: int, devices: str | None) -> int:
+    """How many of ``gpus`` CUDA shows where CUDA_VISIBLE_DEVICES is ``devices``: up to the first invalid name."""
+    if devices is None:
+        return gpus
+    names = itertools.takewhile(lambda name: name.strip() not in ("", "-1", "NoDevFiles"), devices.split(","))
+    return min(gpus, len(list(names)))
+
+
+def _gpus_of_machine() -> int:
+    """Those that ``nvidia-smi`` lists, else the device files."""
     command = shutil.which("nvidia-smi")
     if command is not None:
         try:
