@@ -7,6 +7,7 @@ Each command brings in what it needs when it runs: ``--help`` and ``resolve`` ar
 
 import argparse
 import asyncio
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
     command: Callable[[Arguments], int] = arguments.run
+    if command is not _resolve:  # whose values are read by a program
+        _escape_what_cannot_be_shown()
     try:
         return command(arguments)
     except FindingsError as error:
@@ -50,6 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.FAILED
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """Letters that the encoding of a terminal or file lacks must not end a run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _parser() -> argparse.ArgumentParser:
