@@ -74,7 +74,7 @@ class Settings:
     # The policy
     model_path: Path | None = knob(
         path,
-        "folder of the model: a base model or a checkpoint",
+        "folder of the model: a base model or a checkpoint; what it holds is part of the fingerprint",
         need="always",
         example="/models/global_step_120_hf",
         scope="model",
@@ -141,7 +141,7 @@ class Settings:
     )
     vllm_dtype: str | None = knob(
         choice("auto", "bfloat16", "float16", "float32"),
-        "data type of weights and activations",
+        "data type of weights and activations: `auto` (the checkpoint's own), `bfloat16`, `float16` or `float32`",
         layer="serving",
         measures=True,
         scope="model",
@@ -189,7 +189,11 @@ class Settings:
 
     # The scaffold
     scaffold: str = knob(
-        choice(*SCAFFOLDS), "the agent program that drives the model", need="always", example="shell", measures=True
+        choice(*SCAFFOLDS),
+        "the agent program that drives the model: `shell`; `oracle` and `nop` check the tasks, without a model",
+        need="always",
+        example="shell",
+        measures=True,
     )
     max_turns: int | None = knob(
         integer(1, 10_000), "model calls of one attempt at most", layer="scaffold", measures=True, scope="model"
@@ -213,7 +217,12 @@ class Settings:
         example="'*=host'",
         measures=True,
     )
-    sandbox_egress: str = knob(choice(*EGRESS), "what sandboxes may reach at most", layer="backend", measures=True)
+    sandbox_egress: str = knob(
+        choice(*EGRESS),
+        "what sandboxes may reach at most: `open`, `model-only` or `none`",
+        layer="backend",
+        measures=True,
+    )
     sandbox_cpu: float | None = knob(
         optional(number(0, above=True)), "cores of a sandbox", default="", empty="the task's own", measures=True
     )
