@@ -7,7 +7,7 @@
 #   --quick   leaves out the tests that take minutes (mark slow); no model server is needed then
 #
 # Real task inputs come from $TEST_INPUTS, else from ../shared beside the repository; tests that need them are skipped,
-# with the reason, where they are absent. A command after the checks: bash scripts/test.sh --quick tests/test_store.py
+# with the reason, where they are absent. A command after the checks: bash scripts/test.sh --quick tests/results
 set -euo pipefail
 
 unset CDPATH
@@ -28,6 +28,7 @@ shell_scripts() {
 check_shell() {
   local files
   mapfile -t files < <(shell_scripts)
+  ((${#files[@]})) || refuse "git lists no shell scripts in $repository: it must be a clone that git reads (see above)"
   step shellcheck
   "$bin/shellcheck" --external-sources --source-path="$repository" "${files[@]}"
   step shfmt
