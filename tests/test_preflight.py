@@ -162,6 +162,17 @@ def test_a_task_that_needs_the_network_is_named(site: Site) -> None:
     assert "1 owed tasks state that they need the network: 'a'" in found[0].message
 
 
+def test_tasks_that_limit_no_memory_are_counted(site: Site) -> None:
+    """Files of a local sandbox lie in memory: one agent could take the machine, and the server with it."""
+    site.tasks({"a": PASSES})
+    (site.folder / "tasks" / "a" / "task.toml").write_text('version = "1.0"\n')
+    found = [finding for finding in check(site).findings if finding.subject == "SANDBOX_MEMORY_MB"]
+    assert [finding.level for finding in found] == [Level.WARN]
+    assert "1 owed tasks limit no memory" in found[0].message
+    site.keys["SANDBOX_MEMORY_MB"] = "512"
+    assert [finding for finding in check(site).findings if finding.subject == "SANDBOX_MEMORY_MB"] == []
+
+
 def test_another_measurement_is_refused_by_the_names_of_its_keys(site: Site) -> None:
     site.tasks({"a": PASSES})
     assert site.launch() == 0

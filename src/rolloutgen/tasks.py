@@ -20,18 +20,20 @@ _KEEP: Final = 10
 _WANTED: Final = ("instruction.md", "tests")
 """Without these a task cannot be tried or scored."""
 _COMPOSE: Final = ("docker-compose.yaml", "docker-compose.yml")
+_MEMORY: Final = {"memory_mb", "memory"}
 _NEEDS: Final = {"public": Network.OPEN, "allowlist": Network.OPEN, "no-network": Network.NONE}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One task folder. ``problem`` says what is wrong with it (empty: nothing); ``network`` is what it states that
-    it needs (None: it says nothing)."""
+    it needs (None: it says nothing); ``limited``: it limits its sandbox's memory."""
 
     instance_id: str
     problem: str
     image: str | None = None
     network: Network | None = None
+    limited: bool = False
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class TaskFacts:
     images: dict[str | None, int] = field(default_factory=dict)
     n_needs_open: int = 0
     needs_open: list[str] = field(default_factory=list)
+    n_unlimited: int = 0
 
     def add(self, task: Task) -> None:
         self.n_tasks += 1
@@ -51,6 +54,7 @@ class TaskFacts:
             self.n_problems += 1
             _keep(self.problems, f"{task.instance_id}: {task.problem}")
             return
+        self.n_unlimited += not task.limited
         self.images[task.image] = self.images.get(task.image, 0) + 1
         if task.network is Network.OPEN:
             self.n_needs_open += 1
@@ -88,7 +92,8 @@ def look_at(instance: Instance) -> Task:
         return Task(instance.instance_id, f"{folder} has no {', '.join(missing)}")
     if any((folder / "environment" / name).exists() for name in _COMPOSE):
         return Task(instance.instance_id, f"{folder} needs several services (docker compose), which no backend offers")
-    return Task(instance.instance_id, "", _image(config), _network(config))
+    limited = not _MEMORY.isdisjoint(_table(config, "environment"))
+    return Task(instance.instance_id, "", _image(config), _network(config), limited)
 
 
 def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

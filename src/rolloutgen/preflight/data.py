@@ -45,6 +45,19 @@ def _tasks(context: Context) -> Iterator[Finding]:
         yield ok("tasks", f"{facts.n_tasks} owed tasks have task.toml, instruction and tests")
 
 
+def _memory(context: Context) -> Iterator[Finding]:
+    """BACKEND=local: files of a sandbox lie in memory too, so one without a limit can take the whole machine."""
+    facts, settings = context.tasks, context.settings
+    assert facts is not None
+    if settings.backend == "local" and settings.sandbox_memory_mb is None and facts.n_unlimited:
+        yield warn(
+            "SANDBOX_MEMORY_MB",
+            f"{facts.n_unlimited} owed tasks limit no memory: one agent that fills its disk can end the run, "
+            "and the server with it",
+            "set SANDBOX_MEMORY_MB, or memory_mb in those tasks",
+        )
+
+
 def _changed(context: Context) -> Iterator[Finding]:
     """A measurement of one task must not mix two versions of it."""
     assert context.plan is not None
@@ -67,5 +80,6 @@ CHECKS: Final = (
     Check("INDEX_FILE", _shard, _DATA, plan=True),
     Check("RESULTS_DIR", _results, (*_DATA, "ATTEMPTS_PER_TRIAL", "RETRY_EXHAUSTED"), plan=True),
     Check("tasks", _tasks, _DATA, plan=True, work=True),
+    Check("memory", _memory, (*_DATA, "BACKEND", "SANDBOX_MEMORY_MB"), plan=True, work=True),
     Check("changed tasks", _changed, _DATA, plan=True),
 )
