@@ -126,9 +126,11 @@ def optional(parser: Parser) -> Parser:
 
 
 def path(raw: str) -> Path:
-    """A path, not resolved yet; NUL and line breaks are refused, since they would break logs and process lists."""
+    """A path, not resolved yet. Control characters would break logs and process lists; records hold UTF-8 alone."""
     if raw == "" or re.search(r"[\x00-\x1f]", raw):
         raise ValueError("must be a path without control characters")
+    if re.search(r"[\ud800-\udfff]", raw):
+        raise ValueError("must be a path in UTF-8")
     return Path(raw)
 
 

@@ -112,6 +112,7 @@ def test_a17_preflight_only_has_an_answer_of_its_own() -> None:
         ("PROJECT_NAME", "../x"),
         ("EXP_NAME", "a/b"),
         ("RESULTS_DIR", "a\nb"),
+        ("RESULTS_DIR", "a\udcff"),
         ("RESULTS_DIR", ""),
     ],
 )
