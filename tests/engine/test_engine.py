@@ -522,3 +522,15 @@ async def test_a_reward_of_megabytes_is_never_read_whole(run: Run, backend: Null
     backend.reward = b"1\n" * (1 << 20)
     outcome = await run()
     assert (outcome.cause, outcome.message) == (Cause.REWARD_INVALID, "reward.txt is over 1048576 bytes")
+
+
+async def test_what_a_sandbox_says_of_a_failure_is_kept_in_bounds(run: Run, backend: NullBackend) -> None:
+    """Harbor puts the output of a failed command into its message, and outcome.json is read at every resume."""
+
+    async def fail(sandbox: NullSandbox, command: str) -> ExecResult | None:
+        return ExecResult(1, b"", b"x" * (1 << 20)) if command.startswith("rm -f -- /logs/verifier") else None
+
+    backend.on_exec = fail
+    outcome = await run()
+    assert outcome.cause is Cause.VERIFIER_START
+    assert len(json.dumps(outcome.details)) < 1 << 16

@@ -19,6 +19,7 @@ from rolloutgen.scaffold.transcript import Transcript
 
 _VERIFIER_OUTPUT: Final = "> /logs/verifier/test-stdout.txt"
 """How the verifier's script is known: Harbor sends its output there."""
+_MESSAGE_MAX: Final = 4000
 _TRACEBACK_MAX: Final = 8000
 _DISK_REFUSED: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
@@ -66,7 +67,7 @@ class Record:
             Failure(
                 phase=self.phase,
                 kind=type(error).__name__,
-                message=str(error),
+                message=str(error)[:_MESSAGE_MAX],
                 cause=error.cause if isinstance(error, AttemptError) else None,
                 command_lost=isinstance(error, CommandLostError),
                 no_space=isinstance(error, NoSpaceError),
