@@ -181,6 +181,14 @@ async def test_tasks_that_name_no_image_need_no_mapping_and_it_is_told(make_loca
     assert about == [[Level.WARN], [], [Level.FATAL]]
 
 
+async def test_an_image_that_no_task_names_is_told(make_local: MakeLocal) -> None:
+    """A misspelt one would run on what `*` names."""
+    mappings: list[dict[str, str]] = [{"a:1": "host", "*": "host"}, {"a:l": "host", "*": "host"}]
+    findings = [await make_local(images=images).check(["a:1", None]) for images in mappings]
+    told = [[(f.level, f.message) for f in found if f.subject == "LOCAL_IMAGES"] for found in findings]
+    assert told == [[], [(Level.WARN, "no owed task names 'a:l'")]]
+
+
 def _names(finding: Finding) -> str:
     return next(name for name in ("c:1", "b") if name in finding.message.replace("image 'b'", "b"))
 

@@ -63,6 +63,7 @@ class LocalBackend:
 
     async def check(self, images: Sequence[str | None]) -> Sequence[Finding]:
         findings = preflight.check_images(images, self.folder_of, ANY_IMAGE in self._images)
+        findings += preflight.check_mapped(self._images.keys() - {ANY_IMAGE}, images)
         findings += preflight.check_egress(self._egress)
         usable = [image for image in dict.fromkeys(images) if self.folder_of(image)]
         was_open = self._zygote is not None and self._zygote.alive

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +38,15 @@ def check_images(
             mend = "unpack the image there (docker export NAME | tar -x -C FOLDER), or correct the path"
             findings.append(_fatal("LOCAL_IMAGES", f"{name}: {folder} is not a folder", mend))
     return findings
+
+
+def check_mapped(mapped: Iterable[str], images: Sequence[str | None]) -> list[Finding]:
+    """A misspelt image would run on what serves for all others, and nobody would see it."""
+    unused = sorted(set(mapped) - set(images))
+    if not unused:
+        return []
+    message = f"no owed task names {', '.join(map(repr, unused))}"
+    return [Finding(Level.WARN, "LOCAL_IMAGES", message, mend="write an image letter for letter as the tasks do")]
 
 
 def _mend_unmapped(image: str) -> str:
