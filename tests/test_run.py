@@ -43,6 +43,16 @@ def test_a3_a4_a25_every_trial_gets_the_verdict_of_its_own_verifier(site: Site) 
     assert f"selected index: {site.selected}" in log
 
 
+def test_a_disk_that_refuses_an_outcome_ends_the_run_with_its_tables(site: Site) -> None:
+    site.tasks(known(2))
+    assert site.prepare().returncode == 0
+    (site.results / "task01").write_text("in the way")
+    assert site.start().wait(timeout=300) == 1
+    assert [row["instance_id"] for row in site.summary()] == ["task00", "task01"]
+    assert not site.selected.exists()
+    assert "an attempt could not begin" in (site.launches[-1] / "reason").read_text()
+
+
 def test_a_display_that_cannot_show_every_letter_ends_no_run(site: Site) -> None:
     """An id in letters that the terminal's encoding lacks is escaped there."""
     site.tasks({"naïve-名": PASSES})

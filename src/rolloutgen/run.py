@@ -20,7 +20,7 @@ from rolloutgen.backends import make_backend
 from rolloutgen.config import log_paths
 from rolloutgen.ending import Ending, break_off, conclude
 from rolloutgen.engine import Engine
-from rolloutgen.errors import RunFailedError
+from rolloutgen.errors import RunFailedError, StoreError
 from rolloutgen.exits import Exit
 from rolloutgen.models import ModelEndpoint, Outcome, Trial
 from rolloutgen.paths import ResultsPaths
@@ -94,7 +94,7 @@ async def drive(plan: Plan, endpoint: ModelEndpoint | None, progress: Progress, 
         await work
     except asyncio.CancelledError:
         return await _broken_off(plan, stop.why or Exit.TERMINATED, "interrupted; resumable", stop)
-    except RunFailedError as error:
+    except (RunFailedError, StoreError) as error:
         return await _broken_off(plan, Exit.FAILED, f"{error}; resumable", stop)
     finally:
         fresh.cancel()
