@@ -155,6 +155,17 @@ def test_no_key_in_any_command_line_or_file(served: Runner) -> None:
     process.wait(timeout=WAIT_SEC)
 
 
+def test_no_secret_of_the_config_in_a_log(served: Runner) -> None:
+    served.site.keys["VLLM_EXTRA_ARGS"] = "'--hf-token not-for-a-log'"
+    process = served.start()
+    served.driver()
+    process.terminate()
+    process.wait(timeout=WAIT_SEC)
+    logs = "".join(log.read_text() for log in served.site.log.parent.glob(f"{served.site.exp}*.log"))
+    assert "--hf-token" in logs
+    assert "not-for-a-log" not in logs
+
+
 def test_nothing_owed_starts_no_server(served: Runner) -> None:
     site = served.site
     (site.folder / "tasks" / "long" / "tests" / "test.sh").write_text(f"#!/bin/bash\n{PASSES}\n")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rolloutgen.errors import RunFailedError
+from rolloutgen.masking import masked_words
 from rolloutgen.processes import Process, belongings, end_all
 from rolloutgen.serving import serverlog
 from rolloutgen.serving.leavings import make_temporary_folder, remove_leavings, shared_memory
@@ -63,7 +64,7 @@ class Server:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             stamp = datetime.now(UTC).isoformat(timespec="seconds")
-            log.write(f"=== launch {self.launch.name} {stamp}: {shlex.join(self.command)}\n".encode())
+            log.write(f"=== launch {self.launch.name} {stamp}: {shlex.join(masked_words(self.command))}\n".encode())
             log.flush()
             self._log_offset = log.tell()
             parent = os.getpid()
