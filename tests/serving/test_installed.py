@@ -33,6 +33,17 @@ def test_the_real_vllm_refuses_in_its_own_words(real_vllm: Path, texts: dict[str
     assert words in finding.message
 
 
+@pytest.mark.parametrize(
+    ("words", "instead"), [("--port 9000", "VLLM_PORT"), ("--a --served_model_name=x", "SERVED_MODEL_NAME")]
+)
+def test_arguments_that_would_hide_the_server_from_us_are_refused(words: str, instead: str) -> None:
+    """C22: it would be looked for elsewhere, for half an hour."""
+    (finding,) = check_command_line(make_settings(VLLM_EXTRA_ARGS=words), 0)
+    assert (finding.level, finding.subject) == (Level.FATAL, "VLLM_EXTRA_ARGS")
+    assert "is set by this program" in finding.message
+    assert instead in finding.mend
+
+
 def test_a_missing_command_is_found() -> None:
     settings = make_settings(VLLM_BIN="/none/vllm")
     (finding,) = check_command_line(settings, 0)

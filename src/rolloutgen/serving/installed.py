@@ -14,6 +14,15 @@ _SCRIPT: Final = Path(__file__).with_name("vllm_arguments.py")
 _VERSION_SEC: Final = 60.0
 _PARSE_SEC: Final = 300.0
 _ANY_PORT: Final = 8000
+_NOT_EXTRA: Final = {
+    "--port": "name it in VLLM_PORT",
+    "--served-model-name": "name it in SERVED_MODEL_NAME",
+    "--host": "the server is for this run alone, on 127.0.0.1",
+    "--uds": "the server is for this run alone, on 127.0.0.1",
+    "--root-path": "the server is for this run alone",
+    "--api-key": "each launch makes a key of its own",
+}
+"""Arguments by which we would look for the server in vain until SERVER_START_TIMEOUT_SEC, and how to do it rightly."""
 
 
 def vllm_version(settings: Settings) -> str:
@@ -26,6 +35,9 @@ def vllm_version(settings: Settings) -> str:
 
 def check_command_line(settings: Settings, gpus_seen: int) -> list[Finding]:
     """Whether the installed vLLM takes our command line, by its own parser: in seconds, without loading the model."""
+    taken = [word for word in settings.vllm_extra_args if word.partition("=")[0].replace("_", "-") in _NOT_EXTRA]
+    if taken:
+        return [_taken(taken[0])]
     command = command_line(settings, settings.vllm_port or _ANY_PORT, gpus_seen, seed=0)
     try:
         answer = _ask(settings, [json.dumps(command[2:])], gpus_seen, _PARSE_SEC)
@@ -78,6 +90,12 @@ def _ask(settings: Settings, arguments: list[str], gpus_seen: int, timeout_sec: 
     if not version:
         raise ValueError(f"{command} is no vLLM: its Python, {python}, has none installed")
     return {"version": version, "error": error}
+
+
+def _taken(word: str) -> Finding:
+    name = word.partition("=")[0]
+    mend = f"take it out: {_NOT_EXTRA[name.replace('_', '-')]}"
+    return Finding(Level.FATAL, "VLLM_EXTRA_ARGS", f"{name} is set by this program", mend=mend)
 
 
 def _broken(settings: Settings, error: ValueError) -> Finding:
