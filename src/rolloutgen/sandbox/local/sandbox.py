@@ -164,7 +164,8 @@ class LocalSandbox:
         elif message["op"] == "ready":
             self._settle_start(message["details"], None)
         elif message["op"] == "failed":
-            self._settle_start({}, SandboxError(f"{self._what}: {message['error']}", Cause.SANDBOX_START))
+            cause = Cause.SANDBOX_BUSY if message.get("busy") else Cause.SANDBOX_START
+            self._settle_start({}, SandboxError(f"{self._what}: {message['error']}", cause))
 
     def _settle_start(self, details: Mapping[str, object], error: SandboxError | None) -> None:
         if self._started is None or self._started.done():

@@ -4,6 +4,7 @@ Single-threaded, loads the standard library only, knows nothing of a sandbox onc
 first becomes root of a user namespace. It dies with the driver: by the end of its socket, and by the parent's death.
 """
 
+import errno
 import gc
 import os
 import resource
@@ -13,8 +14,12 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from typing import Final
 
 from rolloutgen.sandbox.local import cgroups, init, linux, wire
+
+_NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE})
+"""No more processes, memory, namespaces (ENOSPC) or files just now: later there may be."""
 
 
 def main(descriptor: int, driver: int) -> None:
@@ -69,7 +74,12 @@ def _handle(
         with suppress(ProcessLookupError):
             os.kill(message["pid"], signal.SIGKILL)
         return 0
-    launcher = os.fork()
+    try:
+        launcher = os.fork()
+    except OSError as error:
+        with socket.socket(fileno=descriptors[0]) as channel:
+            _refuse(channel, error)
+        return 0
     if launcher == 0:
         try:
             signal.set_wakeup_fd(-1)
@@ -93,17 +103,23 @@ def _start(channel: socket.socket, request: wire.Message) -> None:
         group = cgroups.create(request["launch_id"], request["name"], limits)
         kinds = os.CLONE_NEWNS | os.CLONE_NEWPID | os.CLONE_NEWIPC | os.CLONE_NEWUTS
         os.unshare(kinds | (0 if request["network"] == "open" else os.CLONE_NEWNET))
+        zygote, launcher = os.getppid(), os.getpid()
+        pid = os.fork()
     except OSError as error:
-        wire.send(channel, {"op": "failed", "error": f"namespaces: {error.strerror}"})
+        _refuse(channel, error)
         return
-    zygote, launcher = os.getppid(), os.getpid()
-    pid = os.fork()
     if pid == 0:
         if _wait_for_parent(zygote, launcher):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             init.run(channel, request, group)
         return
     wire.send(channel, {"op": "forked", "pid": pid, "version": group.version, "folders": group.folders})
+
+
+def _refuse(channel: socket.socket, error: OSError) -> None:
+    """Tell that there will be no sandbox; ``busy``: the machine has no room now, which hits all alike."""
+    busy = error.errno in _NO_ROOM
+    wire.send(channel, {"op": "failed", "error": f"namespaces: {error.strerror}", "busy": busy})
 
 
 def _wait_for_parent(zygote: int, launcher: int) -> bool:
