@@ -99,13 +99,14 @@ def _handle(
 def _start(channel: socket.socket, request: wire.Message) -> None:
     """In a fork: make the limits and the namespaces, fork the init into them, tell its pid, and go."""
     limits = cgroups.Limits(request["memory_mb"], request["cpus"], request["pids"])
+    group = cgroups.create(request["launch_id"], request["name"], limits)
     try:
-        group = cgroups.create(request["launch_id"], request["name"], limits)
         kinds = os.CLONE_NEWNS | os.CLONE_NEWPID | os.CLONE_NEWIPC | os.CLONE_NEWUTS
         os.unshare(kinds | (0 if request["network"] == "open" else os.CLONE_NEWNET))
         zygote, launcher = os.getppid(), os.getpid()
         pid = os.fork()
     except OSError as error:
+        group.remove()
         _refuse(channel, error)
         return
     if pid == 0:
