@@ -70,6 +70,14 @@ find_python() {
   attempt_step environment product
   ((status == 0)) || end_refused "there is no Python environment for this program (see above)"
   python=$(python_of "$VENV_PATH")
+  if [[ -z $VENV_PATH ]]; then keep_environment .venv; fi
+}
+
+# Nobody makes an environment anew while this launch, its server or its driver run with it: they hold its lock, shared.
+keep_environment() {
+  local held
+  { exec {held}>>"$repository/.cache/$1.lock"; } 2>/dev/null || return 0 # a read-only place: nobody makes it anew there
+  flock --shared --nonblock "$held" || :
 }
 
 environment() {
@@ -135,6 +143,7 @@ make_policy() {
   if [[ -z $VLLM_BIN ]]; then
     attempt_step environment vllm
     ((status == 0)) || end_refused "vLLM's environment could not be made (see above)"
+    keep_environment .venv-vllm
   fi
   if [[ ! -e $MODEL_PATH && -n $MODEL_SETUP ]]; then
     say "making the model: $MODEL_SETUP $MODEL_PATH"

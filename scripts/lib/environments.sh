@@ -119,7 +119,12 @@ write_stamp() {
 once() {
   if stands "$1" "$2" "$3"; then return 0; fi
   mkdir -p "$environments_root/.cache"
-  make_guarded "$@" 9>"$environments_root/.cache/$(basename "$1").lock"
+  make_guarded "$@" 9>>"$(use_lock_of "$1")"
+}
+
+# use_lock_of ENV: who makes it holds this file's lock, and each launch that runs with it holds it shared.
+use_lock_of() {
+  printf '%s/.cache/%s.lock' "$environments_root" "$(basename "$1")"
 }
 
 # A Bash of its own builds: whoever calls us in a condition has switched errexit off for all that runs in this one.
@@ -127,8 +132,13 @@ once() {
 make_guarded() {
   local began=$SECONDS
   if ! flock --nonblock 9; then
-    say "another run is making $1; waiting for it"
-    flock 9
+    if flock --shared --nonblock 9; then
+      [[ $4 == add_* ]] || refuse "$1 was made from another lock file than $3, and launches that run now use it:" \
+        "start again when they have ended, or name another environment in VENV_PATH or VLLM_BIN"
+    else
+      say "another run is making $1; waiting for it"
+      flock 9
+    fi
   fi
   if stands "$1" "$2" "$3"; then return 0; fi
   bash "$environments_root/scripts/lib/environments.sh" build "$4" "$1" || exit "$?"

@@ -3,6 +3,7 @@
 Only what no test machine has is played: a GPU (nvidia-smi on PATH) and uv's index of CPU builds (uv on PATH).
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -134,6 +135,21 @@ def test_another_lock_or_a_lost_python_makes_it_anew(clone: Clone) -> None:
     for link in (clone.root / ".venv/bin").glob("python*"):
         link.unlink()
     assert "ready after" in clone.run("product").stderr
+
+
+def test_an_environment_that_a_launch_runs_with_is_not_made_anew(clone: Clone) -> None:
+    """A pull in the middle of a run of days must not take the Python from under it; what is only added may come."""
+    assert clone.run("product").returncode == 0
+    (clone.root / "scripts" / "locks" / "product.txt").write_text("harbor==0.26.0\ntool==1.0\n")
+    with (clone.root / ".cache" / ".venv.lock").open() as launch:
+        fcntl.flock(launch, fcntl.LOCK_SH)
+        refused = clone.run("product")
+        added = clone.run("product", "dev")
+    assert (refused.returncode, added.returncode) == (2, 2)
+    assert "launches that run now use it" in refused.stderr
+    assert clone.python(".venv", "import harbor_module; print('stands')") == "stands"
+    assert clone.run("product").returncode == 0
+    assert clone.python(".venv", "import tool_module; print('new')") == "new"
 
 
 def test_a_kill_half_way_costs_the_time_alone(clone: Clone) -> None:
