@@ -286,6 +286,16 @@ def test_a14_one_server_fills_the_node(
 
 
 @pytest.mark.parametrize(
+    ("keys", "mend"),
+    [({"GEN_TP": "2", "GEN_DP": "1"}, "raise GEN_DP"), ({"GEN_TP": "3"}, "take a GEN_TP that divides 8")],
+)
+def test_idle_gpus_are_told_with_what_would_use_them(with_model: Site, keys: dict[str, str], mend: str) -> None:
+    """A14"""
+    with_model.keys |= keys
+    assert host.gpu_finding(load_config(with_model.config).settings, 8).mend == mend
+
+
+@pytest.mark.parametrize(
     ("spoil", "message"),
     [
         ("config.json", "config.json cannot be read"),

@@ -89,7 +89,8 @@ def gpu_finding(settings: Settings, seen: int) -> Finding:
     if used > usable:
         return fatal("GEN_DP", f"GEN_TP x GEN_DP is {used}, but {usable} GPUs may be used", "lower GEN_DP")
     if used < usable:
-        return warn("GEN_DP", f"GEN_TP x GEN_DP is {used}: {usable - used} of {usable} GPUs stay idle", "raise GEN_DP")
+        mend = "raise GEN_DP" if usable - used >= settings.gen_tp else f"take a GEN_TP that divides {usable}"
+        return warn("GEN_DP", f"GEN_TP x GEN_DP is {used}: {usable - used} of {usable} GPUs stay idle", mend)
     return ok("GEN_DP", f"GEN_TP x GEN_DP fills the {usable} GPUs")
 
 
