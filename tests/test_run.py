@@ -150,6 +150,19 @@ def test_a_signal_ends_the_run_resumable_and_leaves_nothing_running(site: Site, 
     assert all(site.outcomes()[path] == content for path, content in stored.items())
 
 
+def test_a20_a_launch_whose_launcher_is_dead_leaves_no_record(site: Site, tmp_path: Path) -> None:
+    """It would be taken for a live one for ever: an orphan's parent is the machine's first process."""
+    site.tasks(known(1))
+    launcher = subprocess.Popen(["true"])
+    launcher.wait()
+    folder = tmp_path / "launch"
+    folder.mkdir()
+    done = site.command("prepare", "--launch", str(folder), "--launcher", str(launcher.pid))
+    assert (done.returncode, list(folder.iterdir())) == (1, [])
+    assert "the launcher" in done.stderr + done.stdout
+    assert site.command("prepare", "--launch", str(folder)).returncode == 2
+
+
 def test_the_driver_ends_when_its_launcher_dies(site: Site) -> None:
     site.tasks(known(4, "sleep 60; "))
     assert site.prepare().returncode == 0

@@ -12,7 +12,7 @@ scratch=""    # a temporary folder
 
 # Sweep, preflight, run.json. Ends here when nothing is owed.
 prepare() {
-  attempt_told ours -m rolloutgen prepare "$config" --launch "$launch_dir"
+  attempt_told ours -m rolloutgen prepare "$config" --launch "$launch_dir" --launcher $$
   read_reason "preflight found what must be mended first"
   case $status in
     0) reason="" ;;

@@ -83,8 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     run = _add(commands, "run", _run, "for the launcher: the driver")
     for inner in (prepare, serve, run):
         inner.add_argument("--launch", type=Path, required=True, metavar="DIR", help="the launch's own folder")
-        about = "the process that answers for the launch; serve and run end when it is gone (default: the parent)"
-        inner.add_argument("--launcher", type=int, default=os.getppid(), metavar="PID", help=about)
+        about = "the process that answers for the launch; serve and run end when it is gone"
+        inner.add_argument("--launcher", type=int, required=True, metavar="PID", help=about)
     return parser
 
 
