@@ -21,7 +21,7 @@ from rolloutgen.config import load_config
 from rolloutgen.index import Index, select
 from rolloutgen.processes import marked
 from rolloutgen.results.summary import SUMMARY_COLUMNS
-from rolloutgen.scaffold.transcript import read, read_messages
+from rolloutgen.transcript.lines import read, read_messages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -5,6 +5,7 @@ that ends the sentence "KEY ...". Texts are never stripped or guessed: ``"4 "`` 
 """
 
 import dataclasses
+import json
 import math
 import re
 import shlex
@@ -140,6 +141,17 @@ def words(raw: str) -> tuple[str, ...]:
         return tuple(shlex.split(raw))
     except ValueError as error:
         raise ValueError(f"must be words quoted as in a shell ({error})") from None
+
+
+def json_object(raw: str) -> Mapping[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(raw)
+    except ValueError as error:
+        raise ValueError(f"must be a JSON object ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError("must be a JSON object, such as '{\"enable_thinking\": false}'")  # noqa: TRY004  # as parsers do
+    return value
 
 
 def pairs(wanted: str) -> Parser:

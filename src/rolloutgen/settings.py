@@ -8,13 +8,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rolloutgen.knobs import (
     Knob,
     choice,
     flag,
     integer,
+    json_object,
     knob,
     number,
     optional,
@@ -107,6 +108,30 @@ class Settings:
     max_response_len: int | None = knob(
         integer(1), "tokens of one answer at most", layer="scaffold", unit="tokens", measures=True, scope="model"
     )
+    reasoning_effort: str | None = knob(
+        optional(text(r"[a-z]{1,20}", "a word in lower case, such as low or high")),
+        "reasoning_effort of every request, whatever the scaffold asks",
+        default="",
+        empty="none is sent",
+        measures=True,
+        scope="model",
+    )
+    chat_template_kwargs: Mapping[str, Any] | None = knob(
+        optional(json_object),
+        "variables of the chat template in every request, whatever the scaffold asks: a JSON object",
+        default="",
+        empty="none are sent",
+        example="'{\"enable_thinking\": false}'",
+        measures=True,
+        scope="model",
+    )
+    sampling_passthrough: bool = knob(
+        flag,
+        "1: the scaffold's own sampling parameters are sent, nothing is pinned; not the policy that will train",
+        default="0",
+        measures=True,
+        scope="model",
+    )
 
     # The model server
     gen_tp: int = knob(integer(1, 64), "vLLM's tensor-parallel size", default="1", scope="model")
@@ -187,6 +212,54 @@ class Settings:
         number(1), "the server must be ready after so long", layer="serving", unit="s", scope="model"
     )
 
+    vllm_restarts: int = knob(
+        integer(0, 1000), "restarts of a server that died or is stuck, in an hour at most", default="3", scope="model"
+    )
+
+    # The gateway between scaffolds and the server
+    gateway_host: str | None = knob(
+        optional(text(r"[0-9A-Za-z.:_-]{1,255}", "an address or a host name")),
+        "address at which the gateway listens, and that sandboxes are given",
+        default="",
+        empty="127.0.0.1",
+        scope="model",
+    )
+    gateway_port: int | None = knob(
+        optional(integer(1024, 65535)), "port of the gateway", default="", empty="a free port", scope="model"
+    )
+    gateway_hold_sec: float | None = knob(
+        number(0),
+        "a call waits so long at most while the server is down, restarts or fails; then it has failed",
+        layer="serving",
+        unit="s",
+        scope="model",
+    )
+    gateway_max_inflight: int | None = knob(
+        integer(1, 100_000),
+        "calls at the server at one time; more wait in the gateway, fairly between trials",
+        layer="serving",
+        scope="model",
+    )
+    heartbeat_sec: float | None = knob(
+        number(1),
+        "a server is stuck that leaves a one-token request unanswered for so long, and gives nobody a token meanwhile",
+        layer="serving",
+        unit="s",
+        scope="model",
+    )
+    record_token_ids: bool = knob(
+        flag, "1: transcripts hold the token ids of prompts and answers", default="1", scope="model"
+    )
+    record_logprobs: bool = knob(
+        flag, "1: transcripts hold the log-probability of every sampled token", default="0", scope="model"
+    )
+    tool_canary: str = knob(
+        choice("fatal", "warn"),
+        "what it means that the model calls no tool in the check before a run: `fatal` or `warn`",
+        default="fatal",
+        scope="model",
+    )
+
     # The scaffold
     scaffold: str = knob(
         choice(*SCAFFOLDS),
@@ -205,7 +278,11 @@ class Settings:
         optional(number(1)), "time limit of the verifier", default="", empty="the task's own", unit="s", measures=True
     )
     model_call_timeout_sec: float | None = knob(
-        number(1), "one model call that takes longer has failed", layer="scaffold", unit="s", scope="model"
+        number(1),
+        "one try of a model call has failed that brings nothing for so long; it is sent again",
+        layer="scaffold",
+        unit="s",
+        scope="model",
     )
 
     # The sandboxes
@@ -263,6 +340,12 @@ class Policy:
     vllm_dtype: str
     gpu_memory_utilization: float
     server_start_timeout_sec: float
+    reasoning_effort: str | None
+    chat_template_kwargs: Mapping[str, Any] | None
+    sampling_passthrough: bool
+    gateway_hold_sec: float
+    gateway_max_inflight: int
+    heartbeat_sec: float
 
 
 KNOBS: Final[Mapping[str, Knob]] = {

@@ -22,7 +22,7 @@ from rolloutgen.models import Attempt, ModelEndpoint, Outcome
 from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.paths import HARBOR, TRANSCRIPT
 from rolloutgen.sandbox.base import ExecResult, Network, SandboxReport
-from rolloutgen.scaffold.transcript import read, read_messages
+from rolloutgen.transcript.lines import read, read_messages
 
 type Run = Callable[..., Any]
 

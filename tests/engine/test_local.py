@@ -16,7 +16,7 @@ from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.paths import HARBOR, TRANSCRIPT
 from rolloutgen.sandbox.base import Network
 from rolloutgen.sandbox.local.backend import LocalBackend
-from rolloutgen.scaffold.transcript import read_messages
+from rolloutgen.transcript.lines import read_messages
 
 type Run = Callable[..., Any]
 

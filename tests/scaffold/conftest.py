@@ -30,6 +30,12 @@ POLICY = Policy(
     vllm_dtype="auto",
     gpu_memory_utilization=0.9,
     server_start_timeout_sec=60.0,
+    reasoning_effort=None,
+    chat_template_kwargs=None,
+    sampling_passthrough=False,
+    gateway_hold_sec=60.0,
+    gateway_max_inflight=4,
+    heartbeat_sec=60.0,
 )
 
 

@@ -14,7 +14,7 @@ from rolloutgen.outcomes import Flag
 from rolloutgen.scaffold import build
 from rolloutgen.scaffold.base import State
 from rolloutgen.scaffold.shell import Shell
-from rolloutgen.scaffold.transcript import Transcript, read, read_messages
+from rolloutgen.transcript.lines import Transcript, read, read_messages
 
 from .conftest import POLICY, ProcessWorkspace
 

@@ -18,7 +18,7 @@ from rolloutgen.engine.tasks import LoadedTask
 from rolloutgen.outcomes import Flag
 from rolloutgen.sandbox.base import ExecResult
 from rolloutgen.scaffold.base import Scaffold
-from rolloutgen.scaffold.transcript import SCHEMA_VERSION, Transcript
+from rolloutgen.transcript.lines import SCHEMA_VERSION, Transcript
 
 _EXIT_CODE: Final = "exit-code.txt"
 """Harbor's oracle writes it where the solution's script failed."""

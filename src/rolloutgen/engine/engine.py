@@ -17,9 +17,9 @@ from rolloutgen.errors import StoreError
 from rolloutgen.models import Attempt, ModelEndpoint, Outcome
 from rolloutgen.paths import TRANSCRIPT, harbor_folder
 from rolloutgen.sandbox.base import SandboxBackend
-from rolloutgen.scaffold.transcript import Transcript
 from rolloutgen.settings import Settings
 from rolloutgen.shielding import uninterrupted
+from rolloutgen.transcript.lines import Transcript
 
 if TYPE_CHECKING:
     from rolloutgen.engine.tasks import LoadedTask

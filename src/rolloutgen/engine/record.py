@@ -15,7 +15,7 @@ from rolloutgen.models import Attempt
 from rolloutgen.outcomes import Flag
 from rolloutgen.sandbox.base import ExecResult, Sandbox, SandboxReport
 from rolloutgen.scaffold.base import State
-from rolloutgen.scaffold.transcript import Transcript
+from rolloutgen.transcript.lines import Transcript
 
 _VERIFIER_OUTPUT: Final = "> /logs/verifier/test-stdout.txt"
 """How the verifier's script is known: Harbor sends its output there."""

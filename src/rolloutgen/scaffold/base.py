@@ -9,7 +9,7 @@ from typing import Protocol
 
 from rolloutgen.outcomes import Flag
 from rolloutgen.sandbox.base import ExecResult
-from rolloutgen.scaffold.transcript import Transcript
+from rolloutgen.transcript.lines import Transcript
 
 
 @dataclass(slots=True)

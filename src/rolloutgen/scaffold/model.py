@@ -19,8 +19,8 @@ from rolloutgen.errors import InferenceError
 from rolloutgen.models import ModelEndpoint
 from rolloutgen.outcomes import Cause, Flag
 from rolloutgen.scaffold.base import State
-from rolloutgen.scaffold.transcript import Message, now
 from rolloutgen.settings import Policy
+from rolloutgen.transcript.lines import Message, now
 
 TRIES: Final = 6
 FIRST_WAIT_SEC: Final = 0.5

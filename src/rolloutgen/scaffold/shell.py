@@ -11,8 +11,8 @@ from rolloutgen.scaffold.base import State, Workspace
 from rolloutgen.scaffold.commands import LINE, closing, command_of, is_done, unclosed
 from rolloutgen.scaffold.model import ContextExceededError, ModelClient, Reply
 from rolloutgen.scaffold.prompt import CUT, NOT_RUN, observation, opening
-from rolloutgen.scaffold.transcript import SCHEMA_VERSION, Message, Transcript
 from rolloutgen.settings import Policy, Settings
+from rolloutgen.transcript.lines import SCHEMA_VERSION, Message, Transcript
 
 _COMMAND_SHARE: Final = 0.2
 _COMMAND_MAX_SEC: Final = 300.0

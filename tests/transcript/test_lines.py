@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutgen.scaffold.transcript import Transcript, read, read_messages
+from rolloutgen.transcript.lines import Transcript, read, read_messages
 
 HELLO = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "ls \ud83d"}
@@ -61,7 +61,7 @@ def test_a_killed_process_loses_nothing_that_it_wrote(repository: Path, tmp_path
     code = f"""
 import os, signal
 from pathlib import Path
-from rolloutgen.scaffold.transcript import Transcript
+from rolloutgen.transcript.lines import Transcript
 transcript = Transcript(Path({str(path)!r}))
 for number in range(100):
     transcript.write("reply", messages=[{{"role": "assistant", "content": "x" * number}}])

@@ -1,0 +1,1 @@
+"""The corpus as training data: transcripts become rows of JSONL or parquet."""

@@ -1,0 +1,1 @@
+"""transcript.jsonl: everything that was said between a scaffold and the model in one attempt."""
