@@ -15,6 +15,7 @@ from rolloutgen.config.reading import read_settings
 from rolloutgen.errors import StoreError
 from rolloutgen.knobs import Value
 from rolloutgen.results.fingerprint import compare, fingerprint, model_digest, read_run, task_digest, write_run
+from rolloutgen.scaffold import PINS_VERSION
 from rolloutgen.settings import KNOBS, Settings
 
 BASE = {
@@ -41,6 +42,9 @@ MODEL = {
     "SERVER_START_TIMEOUT_SEC": "600",
     "MAX_TURNS": "4",
     "MODEL_CALL_TIMEOUT_SEC": "60",
+    "GATEWAY_HOLD_SEC": "60",
+    "GATEWAY_MAX_INFLIGHT": "8",
+    "HEARTBEAT_SEC": "60",
 }
 
 
@@ -83,6 +87,9 @@ def test_the_same_is_the_same_and_survives_json(tmp_path: Path, model: Path) -> 
         ("VLLM_DTYPE", "float32"),
         ("VLLM_EXTRA_ARGS", "--seed 1"),
         ("TOOL_CALL_PARSER", "hermes"),
+        ("REASONING_EFFORT", "high"),
+        ("CHAT_TEMPLATE_KWARGS", '{"enable_thinking": false}'),
+        ("SAMPLING_PASSTHROUGH", "1"),
         ("MAX_TURNS", "5"),
         ("AGENT_TIMEOUT_SEC", "60"),
         ("VERIFIER_TIMEOUT_SEC", "60"),
@@ -110,6 +117,9 @@ def test_what_changes_the_measurement_is_named(tmp_path: Path, model: Path, key:
         ("VLLM_PORT", "8000"),
         ("EXP_NAME", "other"),
         ("ATTEMPTS_PER_TRIAL", "5"),
+        ("GATEWAY_PORT", "8001"),
+        ("GATEWAY_MAX_INFLIGHT", "9"),
+        ("RECORD_TOKEN_IDS", "0"),
     ],
 )
 def test_what_may_change_does_not_show(tmp_path: Path, model: Path, key: str, text: str) -> None:
@@ -120,6 +130,42 @@ def test_another_vllm_and_another_scaffold_show(tmp_path: Path, model: Path) -> 
     found = fingerprint(read(tmp_path), "0.32.0")
     assert differing(found, fingerprint(read(tmp_path), "0.33.0")) == ["vllm version"]
     assert "SCAFFOLD" in differing(found, fingerprint(read(tmp_path, SCAFFOLD="nop"), None))
+
+
+def test_another_gateway_shows(tmp_path: Path, model: Path) -> None:
+    """What it sends with a call is part of the policy."""
+    found = fingerprint(read(tmp_path), "1")
+    assert found["gateway version"] == PINS_VERSION
+    assert "gateway version" not in fingerprint(read(tmp_path, SCAFFOLD="oracle"), None)
+
+
+@pytest.mark.parametrize("words", ["--chat-template {}", "--chat-template={}"])
+def test_a_changed_file_that_vllm_is_to_read_is_named(tmp_path: Path, model: Path, words: str) -> None:
+    """Its name stays, and what the model sees does not."""
+    template = tmp_path / "a b.jinja"
+    template.write_text("{{ messages }}")
+    args = f"'{words.format(template)}'" if "=" in words else f"--chat-template '{template}'"
+    found = fingerprint(read(tmp_path, VLLM_EXTRA_ARGS=args), "1")
+    template.write_text("{{ other }}")
+    assert differing(found, fingerprint(read(tmp_path, VLLM_EXTRA_ARGS=args), "1")) == [f"VLLM_EXTRA_ARGS {template}"]
+
+
+def test_words_that_name_no_file_to_read_have_no_digest(tmp_path: Path, model: Path) -> None:
+    """Folders, pipes, texts of any length; nor do secrets."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "key.pem").write_text("s3cret")
+    args = f"{tmp_path} {tmp_path}/pipe --hf-overrides '{'x' * 5000}' --ssl-keyfile {tmp_path}/key.pem --seed 1"
+    found = fingerprint(read(tmp_path, VLLM_EXTRA_ARGS=args), "1")
+    assert [key for key in found if key.startswith("VLLM_EXTRA_ARGS")] == ["VLLM_EXTRA_ARGS"]
+
+
+def test_a_named_file_of_any_size_is_read_in_bounds(tmp_path: Path, model: Path) -> None:
+    big = tmp_path / "weights"
+    with big.open("wb") as file:
+        file.truncate(1 << 40)
+    args = f"--speculative {big}"
+    found = fingerprint(read(tmp_path, VLLM_EXTRA_ARGS=args), "1")
+    assert found[f"VLLM_EXTRA_ARGS {big}"].startswith(f"{1 << 40} bytes, ends ")
 
 
 def test_without_a_model_nothing_of_it_is_asked(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Digests of what goes into a measurement: of the model's files and of a task's folder. Both block; use a thread.
+"""Digests of what goes into a measurement: the model's files, files named to vLLM, a task's folder. All block.
 
 The digest of MODEL_PATH is the same before and after a run (A1). That of a task leaves out dates, owners and where the
 folder lies, so a copy has the digest of its original.
@@ -7,7 +7,7 @@ folder lies, so a copy has the digest of its original.
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,8 @@ _WHOLE: Final = (
 """Files of a model that are hashed whole: configuration, tokenizer, chat template, weight index, code of its own."""
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 _MIB: Final = 1 << 20
+_WHOLE_MAX: Final = 64 * _MIB
+"""Files that an argument names are hashed whole up to this size: templates and tables, not weights."""
 
 
 def model_digest(folder: Path) -> dict[str, str]:
@@ -47,15 +49,39 @@ def model_digest(folder: Path) -> dict[str, str]:
 
 def _file_digest(path: Path) -> str | None:
     if any(fnmatchcase(path.name, pattern) for pattern in _WEIGHTS):
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            head = file.read(_MIB)
-            file.seek(max(0, size - _MIB))
-            return f"{size} bytes, ends {hashlib.sha256(head + file.read()).hexdigest()}"
+        return _ends_digest(path)
     if any(fnmatchcase(path.name, pattern) for pattern in _WHOLE):
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return _whole_digest(path)
     return None
+
+
+def named_digests(words: Iterable[str]) -> dict[str, str]:
+    """Path -> digest of every file that one of ``words`` names, as itself or after ``=``. Raises StoreError.
+
+    A word that names no regular file is passed over.
+    """
+    names = [part for word in words for part in (word, word.partition("=")[2]) if os.path.isfile(part)]  # noqa: PTH113 - any text is safe
+    try:
+        return {name: _named_digest(Path(name)) for name in names}
+    except OSError as error:
+        raise StoreError(f"a file that VLLM_EXTRA_ARGS names could not be read: {error}") from error
+
+
+def _named_digest(path: Path) -> str:
+    return _whole_digest(path) if path.stat().st_size <= _WHOLE_MAX else _ends_digest(path)
+
+
+def _whole_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _ends_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        head = file.read(_MIB)
+        file.seek(max(0, size - _MIB))
+        return f"{size} bytes, ends {hashlib.sha256(head + file.read()).hexdigest()}"
 
 
 def task_digest(folder: Path) -> str:

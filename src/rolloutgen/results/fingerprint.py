@@ -16,10 +16,10 @@ import orjson
 from rolloutgen.errors import StoreError
 from rolloutgen.masking import MASK, is_secret, masked_words
 from rolloutgen.models import SCHEMA_VERSION
-from rolloutgen.results.digests import model_digest, task_digest
+from rolloutgen.results.digests import model_digest, named_digests, task_digest
 from rolloutgen.results.durable import replace
 from rolloutgen.results.records import plain
-from rolloutgen.scaffold import VERSIONS
+from rolloutgen.scaffold import PINS_VERSION, VERSIONS
 from rolloutgen.settings import KNOBS, Settings
 
 __all__ = ["RunFile", "compare", "fingerprint", "model_digest", "read_run", "task_digest", "write_run"]
@@ -52,13 +52,22 @@ def fingerprint(settings: Settings, vllm_version: str | None) -> dict[str, Any]:
 def configured(settings: Settings) -> dict[str, Any]:
     """The part of a fingerprint that neither vLLM nor the model is needed for.
 
-    Harbor's own scaffolds have Harbor's version.
+    Harbor's own scaffolds have Harbor's version. Raises StoreError where a file that vLLM is to read cannot be read.
     """
     used = {key: k for key, k in KNOBS.items() if k.measures and (settings.uses_model or k.scope != "model")}
     found: dict[str, Any] = {key: plain(_masked(key, getattr(settings, key.lower()))) for key in used}
     found["harbor version"] = importlib.metadata.version("harbor")
     found["scaffold version"] = VERSIONS.get(settings.scaffold, found["harbor version"])
+    if settings.uses_model:
+        found["gateway version"] = PINS_VERSION
+        found |= {f"VLLM_EXTRA_ARGS {name}": digest for name, digest in _named_files(settings).items()}
     return found
+
+
+def _named_files(settings: Settings) -> dict[str, str]:
+    """Digests of the files that vLLM's arguments name, such as a chat template; those of secrets are left alone."""
+    words = settings.vllm_extra_args
+    return named_digests(word for word, shown in zip(words, masked_words(words), strict=True) if MASK not in shown)
 
 
 def without_model(found: Mapping[str, Any]) -> dict[str, Any]:

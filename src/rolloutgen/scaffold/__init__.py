@@ -21,6 +21,10 @@ VERSIONS: Final[Mapping[str, str]] = {"shell": "1"}
 """Name -> version, part of a run's fingerprint: raised with every change of what the model is told or allowed."""
 
 
+PINS_VERSION: Final = "1"
+"""Part of a run's fingerprint: raised with every change of what a call carries when the gateway has pinned it."""
+
+
 def build(settings: Settings, endpoint: ModelEndpoint) -> Scaffold:
     """The scaffold that the settings name. Raises ValueError for a name that is not known, with those that are."""
     maker = SCAFFOLDS.get(settings.scaffold)
