@@ -1,0 +1,75 @@
+"""Bodies of requests, as hostile as scaffolds and sandboxes can make them: parsed and checked before anything else.
+
+Only what the gateway itself relies on is checked; the rest is for vLLM to refuse.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from rolloutgen.gateway.errors import BadRequestError
+
+MAX_BYTES: Final = 64 * 2**20
+"""Of one request."""
+_LINKS: Final = ("url", "image_url", "audio_url", "video_url", "file_url", "input_audio", "file", "image", "video")
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """The JSON object in ``raw``. Raises BadRequestError."""
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadRequestError(f"the request is not valid JSON in UTF-8: {error}") from error
+    if not isinstance(body, dict):
+        raise BadRequestError("the request must be a JSON object")
+    return body
+
+
+def check_chat(body: Mapping[str, Any]) -> None:
+    """Raises BadRequestError."""
+    _check_stream(body)
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequestError("messages must be a list of messages, and not empty")
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise BadRequestError(f"messages[{number}] must be an object")
+        if isinstance(message.get("content"), list):
+            _check_parts(message["content"], f"messages[{number}].content")
+    tools = body.get("tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise BadRequestError("tools must be a list of objects")
+
+
+def check_completion(body: Mapping[str, Any]) -> None:
+    """One prompt, as text or token ids, in a list of its own or not. Raises BadRequestError."""
+    _check_stream(body)
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    ids = isinstance(prompt, list) and prompt and all(type(token) is int and token >= 0 for token in prompt)
+    if not (isinstance(prompt, str) or ids):
+        raise BadRequestError("prompt must be one text, or one list of token ids")
+
+
+def _check_stream(body: Mapping[str, Any]) -> None:
+    if not isinstance(body.get("stream"), bool | None):
+        raise BadRequestError("stream must be true or false")
+
+
+def _check_parts(parts: Sequence[Any], where: str) -> None:
+    """Media come with the request: vLLM would fetch what a link names, from where no sandbox may reach."""
+    for part in parts:
+        links = [part[name] for name in _LINKS if name in part] if isinstance(part, dict) else []
+        if not all(_is_inline(link) for link in links):
+            raise BadRequestError(f"{where}: media must be sent as data: URLs; links are not followed")
+
+
+def _is_inline(link: object) -> bool:
+    """Whether nothing has to be fetched for it."""
+    if isinstance(link, str):
+        return link.startswith("data:")
+    return isinstance(link, dict) and all(
+        _is_inline(value) for name, value in link.items() if name in _LINKS or name == "file_data"
+    )
