@@ -17,7 +17,7 @@ from rolloutgen.errors import Finding, Level
 from rolloutgen.exits import Exit
 from rolloutgen.models import Instance, Trial
 from rolloutgen.paths import ResultsPaths
-from rolloutgen.preflight import Report, host, model, preflight
+from rolloutgen.preflight import Report, gateway, host, model, preflight
 from rolloutgen.preflight import config as config_checks
 from rolloutgen.preflight.check import Check, Context, run_checks
 from rolloutgen.preflight.model import max_length
@@ -248,6 +248,51 @@ def test_c22_a_port_that_somebody_has_is_refused(with_model: Site) -> None:
         with_model.keys["VLLM_PORT"] = str(other.getsockname()[1])
         message = fatal(quick(with_model, named(host.CHECKS, "VLLM_PORT")), "VLLM_PORT")
     assert "is in use" in message
+
+
+def at_gateway(site: Site, **keys: str) -> list[Finding]:
+    site.keys |= keys
+    return quick(site, *gateway.CHECKS)
+
+
+def test_c22_the_gateways_port_is_free_and_its_own(with_model: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert "is in use" in fatal(at_gateway(with_model, GATEWAY_PORT=port), "GATEWAY_PORT")
+    assert [finding.level for finding in at_gateway(with_model)] == [Level.OK]
+    assert "is VLLM_PORT too" in fatal(at_gateway(with_model, VLLM_PORT=port), "GATEWAY_PORT")
+
+
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [
+        ("192.0.2.1", "is no address of this machine"),
+        ("no-such-host.invalid", "is no address of this machine"),
+        ("0.0.0.0", "stands for every address"),
+        ("::", "stands for every address"),
+    ],
+)
+def test_the_gateway_listens_at_one_address_of_this_machine(with_model: Site, host: str, problem: str) -> None:
+    """Sandboxes are given the same address: TEST-NET is nobody's."""
+    assert problem in fatal(at_gateway(with_model, GATEWAY_HOST=host), "GATEWAY_HOST")
+
+
+def test_a13_a_policy_that_nothing_pins_is_told_with_what_it_means(with_model: Site) -> None:
+    found = at_gateway(with_model, SAMPLING_PASSTHROUGH="1", TRAIN_TEMPERATURE="1.0")
+    (told,) = [finding for finding in found if finding.subject == "SAMPLING_PASSTHROUGH"]
+    assert told.level is Level.WARN
+    assert "not the policy that will train" in told.message
+    assert quick(with_model, named(config_checks.CHECKS, "TEMPERATURE")) == []  # nor is it said to be training's
+
+
+def test_a_key_that_cannot_act_is_told(with_model: Site) -> None:
+    found = at_gateway(with_model, TOOL_CANARY="warn", TOOL_CALL_PARSER="hermes")
+    assert {(f.level, f.subject) for f in found if "does nothing" in f.message} == {
+        (Level.WARN, "TOOL_CANARY"),
+        (Level.WARN, "TOOL_CALL_PARSER"),
+    }
+    with_model.keys |= {"TOOL_CALL_PARSER": "", "SCAFFOLD": "oracle"}
+    assert not [finding for finding in at_gateway(with_model) if finding.subject == "TOOL_CALL_PARSER"]
 
 
 def test_more_attempts_than_file_descriptors_are_refused(site: Site) -> None:

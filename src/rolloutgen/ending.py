@@ -81,7 +81,12 @@ def _selected_lines(n_selected: int, settings: Settings) -> Iterator[str]:
     yield f"selected: {n_selected} instances with 0 < pass_rate < 1" + ("" if n_selected else ": the index is empty")
     if settings.temperature is None:
         return
-    if settings.train_temperature is None:
+    if settings.sampling_passthrough:
+        yield (
+            "SAMPLING_PASSTHROUGH=1: the filtered index holds for whatever the scaffold asked, "
+            "not for training's policy: transcripts tell the parameters of every call"
+        )
+    elif settings.train_temperature is None:
         yield (
             f"the filtered index holds at TEMPERATURE={settings.temperature:g}, as measured; "
             "TRAIN_TEMPERATURE was not set, so compare it with training's yourself"

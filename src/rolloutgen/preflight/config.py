@@ -15,6 +15,8 @@ from rolloutgen.preflight.check import Check, Context, fatal, ok, warn
 def _temperature(context: Context) -> Iterator[Finding]:
     """A13: the index holds at training's temperature only."""
     ours, training = context.settings.temperature, context.settings.train_temperature
+    if context.settings.sampling_passthrough:
+        return  # it is not sent
     if training is None:
         yield ok("TEMPERATURE", f"{ours:g}; TRAIN_TEMPERATURE is not set, so nothing compares it with training's")
     elif ours != training:
@@ -92,7 +94,7 @@ def _writable(key: str, folder: Path) -> Finding:
 
 
 CHECKS: Final = (
-    Check("TEMPERATURE", _temperature, ("TEMPERATURE", "TRAIN_TEMPERATURE"), model=True),
+    Check("TEMPERATURE", _temperature, ("TEMPERATURE", "TRAIN_TEMPERATURE", "SAMPLING_PASSTHROUGH"), model=True),
     Check("MAX_RESPONSE_LEN", _response_len, ("MAX_RESPONSE_LEN", "VLLM_MAX_MODEL_LEN"), model=True),
     Check("RESULTS_DIR", _results_dir, ("RESULTS_DIR",)),
     Check("OUTPUT_INDEX", _output_index, ("OUTPUT_INDEX", "RESULTS_DIR", "INDEX_FILE", "INSTANCES_FILE")),

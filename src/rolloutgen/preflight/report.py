@@ -10,7 +10,7 @@ from rolloutgen.config.reading import Draft
 from rolloutgen.errors import Finding, FindingsError, Level, StoreError
 from rolloutgen.exits import Exit
 from rolloutgen.plan import Plan, make_plan
-from rolloutgen.preflight import config, data, host, model, sandbox, server
+from rolloutgen.preflight import config, data, gateway, host, model, sandbox, server
 from rolloutgen.preflight.check import Check, Context, placed, run_checks
 from rolloutgen.tasks import TaskFacts, look
 
@@ -20,6 +20,7 @@ _CHECKS: Final[tuple[Check, ...]] = (
     *config.CHECKS,
     *model.CHECKS,
     *server.CHECKS,
+    *gateway.CHECKS,
     *sandbox.CHECKS,
     *host.CHECKS,
 )

@@ -17,6 +17,9 @@ def _shell(settings: Settings, endpoint: ModelEndpoint) -> Scaffold:
 SCAFFOLDS: Final[Mapping[str, Callable[[Settings, ModelEndpoint], Scaffold]]] = {"shell": _shell}
 """Name -> how to build it. ``oracle`` and ``nop`` are Harbor's, and the engine's."""
 
+TOOL_USERS: Final[frozenset[str]] = frozenset()
+"""Names of the scaffolds whose calls carry tools."""
+
 VERSIONS: Final[Mapping[str, str]] = {"shell": "1"}
 """Name -> version, part of a run's fingerprint: raised with every change of what the model is told or allowed."""
 
