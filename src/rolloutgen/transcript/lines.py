@@ -1,65 +1,88 @@
-"""transcript.jsonl: everything that was said between a scaffold and the model in one attempt, one JSON object a line.
-
-Every line has ``type`` and ``at`` (UTC, ISO 8601). Lines that say something have ``messages``: what was added to the
-conversation, in the chat format of the OpenAI API, each message once. ``read_messages`` puts them together again: that
-is the conversation as the model saw it, ready for SFT.
-
-start        first. schema_version, scaffold, scaffold_version; model and request (None without a model): the
-             parameters that are sent with every request; messages: system prompt, examples, instruction
-reply        the model has answered. turn; calls: one entry a request (stop, continues, started_at, sec, finish_reason,
-             usage, id, tries: its HTTP tries with status or error); command; messages: the answer
-command      without a model: a command ran. command, exit_status, timed_out
-observation  the command has ended. turn, exit_status, timed_out, truncated; messages: what the model is told
-end          last; missing after a kill. ending, turns, flags, failures
+"""The file under every transcript: one JSON object a line, appended, and what was written survives a kill.
 
 A line goes to the kernel at once, so that a killed process loses nothing that was said; ``sync`` brings it to the disk.
+What a transcript says is in the package's docstring. Here is also the one of agents without a model.
 """
 
 import asyncio
+import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
-SCHEMA_VERSION: Final = 1
+import orjson
+
+SCHEMA_VERSION: Final = 2
 
 type Message = dict[str, Any]
 """A chat message: role and content."""
 
 
+class Lines:
+    """The writer of one file; whoever opens it owns it."""
+
+    def __init__(self, path: Path) -> None:
+        """Create ``path``; an older file is an error (FileExistsError)."""
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def write(self, line: Mapping[str, object]) -> None:
+        """Append one line, whole or not at all. Raises OSError, and ValueError after ``close``."""
+        if self._file is None:
+            raise ValueError("the transcript is closed")
+        data = memoryview(encode_line(line))
+        try:
+            rest = data
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # what follows a torn line must stay readable
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
+
+    def sync(self) -> None:
+        """Wait until everything so far is on the disk. Raises OSError."""
+        if self._file is not None:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._file is not None:
+            descriptor, self._file = self._file, None
+            os.close(descriptor)
+
+
 class Transcript:
-    """The one writer of transcript.jsonl. Whoever speaks with the model owns it: a scaffold, or a server before it."""
+    """The transcript of an agent without a model."""
 
     def __init__(self, path: Path, executor: Executor | None = None) -> None:
         """Create ``path`` (an older file is an error); ``executor`` runs the waits for the disk."""
         self._executor = executor
-        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._lines = Lines(path)
 
     def write(self, kind: str, *, messages: Sequence[Message] = (), **fields: object) -> None:
         """Append one line."""
-        if self._file is None:
-            raise ValueError("the transcript is closed")
         line = {"type": kind, "at": now(), **fields}
         if messages:
             line["messages"] = list(messages)
-        data = json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
+        self._lines.write(line)
 
     async def sync(self) -> None:
         """Wait until everything so far is on the disk."""
-        if self._file is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, os.fsync, self._file)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._lines.sync)
 
     def close(self) -> None:
         """Idempotent. What came after the last ``sync`` is brought to the disk by whoever keeps the outcome."""
-        if self._file is not None:
-            descriptor, self._file = self._file, None
-            os.close(descriptor)
+        self._lines.close()
 
     def __enter__(self) -> Self:
         return self
@@ -72,18 +95,65 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+class Encoded(bytes):
+    """JSON already: what ``encode`` gave, to be put into a line as it is."""
+
+    __slots__ = ()
+
+
+def encode(value: object) -> Encoded:
+    """``value`` as JSON, in its own order of keys; with a space before it where orjson does not write or read it.
+
+    That is half of a surrogate pair, a number over 64 bits, or deep nesting. JSON has no NaN and no infinities.
+    """
+    try:
+        return Encoded(orjson.dumps(value))
+    except TypeError:
+        return Encoded(b" " + json.dumps(value).encode())
+
+
+def encode_line(line: Mapping[str, object]) -> bytes:
+    """A line and its end; values may be ``Encoded``. The space before an odd one stands also before the line."""
+    odd = any(isinstance(value, Encoded) and value[:1] == b" " for value in line.values())
+    try:
+        data = orjson.dumps(line, default=_fragment)
+    except TypeError:
+        odd = True
+        data = b"{%b}" % b",".join(b"%b:%b" % (encode(key), _encoded(value)) for key, value in line.items())
+    return b"%b%b\n" % (b" " if odd else b"", data)
+
+
+def _fragment(value: object) -> orjson.Fragment:
+    if isinstance(value, Encoded):
+        return orjson.Fragment(bytes(value))
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _encoded(value: object) -> Encoded:
+    return value if isinstance(value, Encoded) else encode(value)
+
+
+def decode(data: bytes) -> Any:
+    """What ``encode`` wrote, or any other JSON. Raises ValueError."""
+    if not data.startswith(b" "):
+        with contextlib.suppress(ValueError):
+            return orjson.loads(data)
+    return json.loads(data)
+
+
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a transcript; a last line that a kill tore is left out. Raises ValueError for other damage."""
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            yield json.loads(line)
-        except ValueError:
-            if number == len(lines):
-                return
-            raise ValueError(f"{path}:{number} is not JSON") from None
+    with path.open("rb") as file:
+        for number, data in enumerate(file, start=1):
+            if data == b"\n":
+                continue
+            line = None
+            with contextlib.suppress(ValueError):
+                line = decode(data)
+            if isinstance(line, dict):
+                yield line
+            elif data.endswith(b"\n"):
+                raise ValueError(f"{path}:{number} is not a JSON object")
 
 
 def read_messages(path: Path) -> list[Message]:
