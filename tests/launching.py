@@ -14,7 +14,7 @@ from rolloutgen.processes import Process, marked
 INFER = REPOSITORY / "scripts" / "infer" / "infer.sh"
 CLEANUP = REPOSITORY / "scripts" / "cleanup_before_run.sh"
 LAUNCHES = REPOSITORY / "logs" / ".launches"
-STAND_IN = REPOSITORY / "tests" / "fakes" / "vllm_stand_in.py"
+TESTS = REPOSITORY / "tests"
 
 
 @dataclass
@@ -132,7 +132,7 @@ def make_vllm(folder: Path) -> Path:
     """A ``vllm`` command and the Python beside it, which takes every command line."""
     folder.mkdir()
     programs = {
-        "vllm": f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n',
+        "vllm": f'#!/bin/sh\nPYTHONPATH={TESTS} exec {sys.executable} -m fakes.vllm_stand_in "$@"\n',
         "python": """#!/bin/sh\necho '{"version": "0.0.0", "error": ""}'\n""",
     }
     for name, text in programs.items():

@@ -37,6 +37,9 @@ TEXTS: Mapping[str, str] = {
     "VLLM_DTYPE": "auto",
     "GPU_MEMORY_UTILIZATION": "0.9",
     "SERVER_START_TIMEOUT_SEC": "600",
+    "GATEWAY_HOLD_SEC": "600",
+    "GATEWAY_MAX_INFLIGHT": "8",
+    "HEARTBEAT_SEC": "60",
     "MAX_TURNS": "4",
     "MAX_RESPONSE_LEN": "64",
     "MODEL_CALL_TIMEOUT_SEC": "600",
@@ -57,7 +60,7 @@ def stand_in(tmp_path: Path) -> Path:
     """A ``vllm`` command that plays the real one."""
     command = tmp_path / "bin" / "vllm"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} {TESTS}/fakes/vllm_stand_in.py "$@"\n')
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={TESTS} exec {sys.executable} -m fakes.vllm_stand_in "$@"\n')
     command.chmod(0o755)
     return command
 
@@ -72,6 +75,11 @@ class Serving:
     _known: tuple[Process, ...] = field(default=())
 
     @property
+    def said(self) -> str:
+        """What ``serve`` itself said, which goes to the run's log."""
+        return (self.folder / "said").read_text()
+
+    @property
     def log(self) -> str:
         return (self.folder.parents[1] / "exp.vllm.log").read_text()
 
@@ -80,6 +88,14 @@ class Serving:
         deadline = time.monotonic() + timeout_sec
         while (record := ServerRecord.read(self.folder)) is None or record.state != state:
             assert time.monotonic() < deadline, f"not {state}: {record}"
+            time.sleep(0.05)
+        return record
+
+    def restarted(self, restarts: int, timeout_sec: float = 60) -> ServerRecord:
+        """server.json, as soon as the server is ready after so many restarts."""
+        deadline = time.monotonic() + timeout_sec
+        while (record := self.record("ready", timeout_sec)).restarts < restarts:
+            assert time.monotonic() < deadline, f"not restarted: {record}"
             time.sleep(0.05)
         return record
 
@@ -124,9 +140,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
             "VLLM_PORT": "1",
             MARK: folder.name,
         }
-        process = subprocess.Popen(
-            [*script, json.dumps({**TEXTS, **texts})], env=environment, start_new_session=True, pass_fds=pass_fds
-        )
+        command = [*script, json.dumps({**TEXTS, **texts})]
+        with (folder / "said").open("wb") as said:
+            process = subprocess.Popen(
+                command, env=environment, start_new_session=True, pass_fds=pass_fds, stdout=said, stderr=said
+            )
         started.append(Serving(folder, process, launcher))
         return started[-1]
 

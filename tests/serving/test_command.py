@@ -121,7 +121,7 @@ def test_the_environment_is_an_allow_list() -> None:
         "TRANSFORMERS_OFFLINE": "1",
         "VLLM_API_KEY": "k",
         "ROLLOUTGEN_LAUNCH": "l",
-        "TMPDIR": "/tmp/rolloutgen-l",
+        "TMPDIR": "/tmp/rolloutgen-l/vllm",
     }
 
 

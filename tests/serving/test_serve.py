@@ -25,6 +25,14 @@ def ready(start: Start, stand_in: Path) -> Serving:
     return serving
 
 
+@pytest.fixture
+def mortal(start: Start, stand_in: Path) -> Serving:
+    """A server that may not be restarted."""
+    serving = start(VLLM_BIN=str(stand_in), VLLM_RESTARTS="0")
+    serving.record("ready")
+    return serving
+
+
 def test_a_ready_server_is_told_and_answers(ready: Serving) -> None:
     """A14: one server, on 127.0.0.1; its record names it and every process of its session."""
     record = ready.record("ready")
@@ -44,17 +52,17 @@ def test_term_ends_all_of_it(ready: Serving) -> None:
 
 
 @pytest.mark.parametrize("how", ["term", "kill"])
-def test_no_shared_memory_and_no_temporary_file_is_left(ready: Serving, how: str) -> None:
-    record = ready.record("ready")
+def test_no_shared_memory_and_no_temporary_file_is_left(mortal: Serving, how: str) -> None:
+    record = mortal.record("ready")
     assert record.vllm is not None
     assert [path for path, _ in record.shared] == [f"/dev/shm/stand-in-{record.vllm.pid}"]
-    assert len(ready.traces()) == 2
+    assert len(mortal.traces()) == 2
     if how == "term":
-        ready.process.terminate()
+        mortal.process.terminate()
     else:
         record.vllm.signal(signal.SIGKILL)
-    ready.wait()
-    assert ready.traces() == []
+    mortal.wait()
+    assert mortal.traces() == []
 
 
 def test_a_second_signal_hurries_and_still_cleans(start: Start, stand_in: Path) -> None:
@@ -76,15 +84,16 @@ def test_what_ignores_term_is_killed(start: Start, stand_in: Path) -> None:
     assert serving.left() == []
 
 
-def test_death_of_the_server_is_told_and_its_engine_ends(ready: Serving) -> None:
+def test_death_of_the_server_is_told_and_its_engine_ends(mortal: Serving) -> None:
     """The engine outlives a SIGKILL of its parent: only the end of the whole session ends it."""
-    vllm = ready.record("ready").vllm
+    vllm = mortal.record("ready").vllm
     assert vllm is not None
     vllm.signal(signal.SIGKILL)
-    record = ready.record("failed")
-    assert ready.wait() == 1
+    record = mortal.record("failed")
+    assert mortal.wait() == 1
     assert "SIGKILL" in record.message
-    assert ready.left() == []
+    assert "VLLM_RESTARTS=0 allows no restart" in record.message
+    assert mortal.left() == []
 
 
 def test_death_of_the_launcher_ends_all_of_it(ready: Serving) -> None:

@@ -8,10 +8,12 @@ from typing import Final
 
 from rolloutgen.processes import MARK
 from rolloutgen.serving.hardware import data_parallel, gpus_used
-from rolloutgen.serving.leavings import temporary_folder
+from rolloutgen.serving.leavings import server_folder
 from rolloutgen.settings import Settings
 
 HOST: Final = "127.0.0.1"
+MODEL_KEY: Final = "ROLLOUTGEN_MODEL_KEY"
+"""Our environment variable with the server's key; it stands in no file and in no command line."""
 
 _PASSED: Final = frozenset(
     ("HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
@@ -71,5 +73,5 @@ def environment(
     path = f"{vllm_bin(settings).parent}:{caller.get('PATH', os.defpath)}"
     decided = _ALWAYS if gpus_used(settings, gpus_seen) else _ALWAYS | _ON_CPU
     secret = {"VLLM_API_KEY": key} if key else {}
-    mark = {MARK: launch_id, "TMPDIR": str(temporary_folder(launch_id, caller))} if launch_id else {}
+    mark = {MARK: launch_id, "TMPDIR": str(server_folder(launch_id, caller))} if launch_id else {}
     return passed | {"PATH": path} | decided | dict(settings.vllm_env) | secret | mark

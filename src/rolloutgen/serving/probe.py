@@ -8,7 +8,7 @@ import aiohttp
 from rolloutgen.errors import RolloutgenError
 
 _QUICK: Final = aiohttp.ClientTimeout(total=10)
-_OK, _UNAUTHORIZED = 200, 401
+_OK, _UNAUTHORIZED, _UNAVAILABLE = 200, 401, 503
 _SHOWN: Final = 300
 
 
@@ -26,11 +26,11 @@ class Probe:
 
     async def healthy(self) -> bool:
         """Whether /health answers 200."""
-        try:
-            async with aiohttp.ClientSession(timeout=_QUICK) as session, session.get(f"{self.root}/health") as answer:
-                return answer.status == _OK
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
+        return await self._health() == _OK
+
+    async def engine_is_dead(self) -> bool:
+        """Whether /health of a server that was healthy says so; one that does not answer may be busy."""
+        return await self._health() == _UNAVAILABLE
 
     async def check_identity(self) -> None:
         """It offers our name to our key, and nothing to any other. Raises ProbeError."""
@@ -56,6 +56,13 @@ class Probe:
         if status != _OK or not text:
             raise ProbeError(f"the first completion has no text; the server answered {status}: {str(answer)[:_SHOWN]}")
         return text
+
+    async def _health(self) -> int | None:
+        try:
+            async with aiohttp.ClientSession(timeout=_QUICK) as session, session.get(f"{self.root}/health") as answer:
+                return answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
 
     async def _models(self, key: str) -> tuple[int, Any]:
         try:

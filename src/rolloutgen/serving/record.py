@@ -12,16 +12,17 @@ from rolloutgen.serving.leavings import Shared
 FILE: Final = "server.json"
 SCHEMA_VERSION: Final = 1
 
-State = Literal["starting", "ready", "failed"]
+State = Literal["starting", "ready", "restarting", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """One state of the server.
+    """One state of the server: starting, then ready and restarting in turns, until it has failed for good.
 
-    ``base_url`` ends with ``/v1``. ``message`` says for people why it failed, ``evidence`` holds the lines of its log
-    that show it. ``vllm`` leads a session and a process group of its own; ``members`` are those seen in it so far,
-    ``shared`` the shared memory they had.
+    ``base_url`` ends with ``/v1``; it is empty while no server is ready, and may change with a restart. ``message``
+    says for people why it is restarted or has failed, ``evidence`` holds the lines of its log that show it.
+    ``restarts`` counts those of this launch, ``seed`` is that of the latest start. ``vllm`` leads a session and a
+    process group of its own; ``members`` are those seen in it so far, ``shared`` the shared memory they had.
     """
 
     state: State
@@ -31,6 +32,7 @@ class ServerRecord:
     message: str = ""
     evidence: tuple[str, ...] = ()
     seed: int | None = None
+    restarts: int = 0
     vllm: Process | None = None
     members: tuple[Process, ...] = ()
     shared: tuple[Shared, ...] = ()
@@ -53,6 +55,7 @@ class ServerRecord:
                 message=raw["message"],
                 evidence=tuple(raw["evidence"]),
                 seed=raw["seed"],
+                restarts=int(raw.get("restarts", 0)),
                 vllm=Process.read(raw["vllm"]) if raw["vllm"] else None,
                 members=tuple(map(Process.read, raw["members"])),
                 shared=tuple((str(path), int(inode)) for path, inode in raw["shared"]),

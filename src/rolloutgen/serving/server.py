@@ -6,21 +6,22 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from rolloutgen.errors import RunFailedError
 from rolloutgen.masking import masked_words
 from rolloutgen.processes import Process, belongings, end_all
 from rolloutgen.serving import serverlog
-from rolloutgen.serving.leavings import make_temporary_folder, remove_leavings, shared_memory
+from rolloutgen.serving.leavings import make_temporary_folder, remove_servers_leavings, shared_memory
 from rolloutgen.serving.probe import Probe, ProbeError
 from rolloutgen.serving.record import ServerRecord
 
 _POLL_SEC: Final = 0.5
+_HEALTH_SEC: Final = 2.0
 _GRACE_SEC: Final = 10.0
 _ORPHANS_GRACE_SEC: Final = 2.0
 """Engines without their parent do not answer to TERM."""
@@ -45,48 +46,49 @@ def _die_with_parent(parent: int) -> None:
 
 @dataclass(slots=True)
 class Server:
-    """A server from ``start`` to ``stop``; another one may be started after it for the same launch.
+    """A server from ``start`` to ``stop``; then another one may be started.
 
     ``launch`` is the launch's folder: server.json in it is kept true. ``log`` is appended to.
     """
 
-    command: Sequence[str]
-    environment: dict[str, str] = field(repr=False)
     launch: Path
     log: Path
-    probe: Probe
     record: ServerRecord
+    _probe: Probe | None = None
     _child: asyncio.subprocess.Process | None = None
     _log_offset: int = 0
 
-    async def start(self) -> None:
+    async def start(self, command: Sequence[str], environment: Mapping[str, str], probe: Probe, seed: int) -> None:
         """Start the process. Raises ServerFailedError where that cannot be done."""
+        self._probe = probe
+        self.note(seed=seed, vllm=None, members=(), shared=())
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             stamp = datetime.now(UTC).isoformat(timespec="seconds")
-            log.write(f"=== launch {self.launch.name} {stamp}: {shlex.join(masked_words(self.command))}\n".encode())
+            log.write(f"=== launch {self.launch.name} {stamp}: {shlex.join(masked_words(command))}\n".encode())
             log.flush()
             self._log_offset = log.tell()
             parent = os.getpid()
             try:
                 make_temporary_folder(self.launch.name)
                 self._child = await asyncio.create_subprocess_exec(
-                    *self.command,
+                    *command,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=self.environment,
+                    env=environment,
                     start_new_session=True,
                     preexec_fn=lambda: _die_with_parent(parent),
                 )
             except OSError as error:
-                raise ServerFailedError(f"{self.command[0]} does not start: {error}") from error
-        self._note(vllm=Process.of(self._child.pid))
+                raise ServerFailedError(f"{command[0]} does not start: {error}") from error
+        self.note(vllm=Process.of(self._child.pid))
 
     async def wait_ready(self, timeout_sec: float) -> None:
         """Return when our own child serves our model. Raises ServerFailedError."""
+        assert self._probe is not None
         deadline = time.monotonic() + timeout_sec
-        while not await self.probe.healthy():
+        while not await self._probe.healthy():
             self._check_alive()
             if time.monotonic() > deadline:
                 message = f"the server was not ready within SERVER_START_TIMEOUT_SEC={timeout_sec:g} s"
@@ -94,26 +96,36 @@ class Server:
             self._look_at_members()
             await asyncio.sleep(_POLL_SEC)
         try:
-            await self.probe.check_identity()
+            await self._probe.check_identity()
             self._check_alive()
-            await self.probe.canary(max(deadline - time.monotonic(), 10.0))
+            await self._probe.canary(max(deadline - time.monotonic(), 10.0))
         except ProbeError as error:
             await asyncio.sleep(_POLL_SEC)  # a death of the server shows first as a lost connection
             self._check_alive()
             raise ServerFailedError(str(error), self._lines()[-5:]) from error
         self._look_at_members()
-        self._note(state="ready", base_url=f"{self.probe.root}/v1")
+        self.note(state="ready", base_url=f"{self._probe.root}/v1", message="", evidence=())
 
-    async def ended(self) -> None:
+    async def ended(self) -> NoReturn:
         """Wait until the process ends by itself, then raise ServerFailedError with the reason."""
         assert self._child is not None
         await self._child.wait()
         raise self._failure()
 
+    async def engine_died(self) -> NoReturn:
+        """Wait until the server says that its engine is dead, then raise ServerFailedError.
+
+        vLLM ends by itself then, but not at once, and not with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH.
+        """
+        assert self._probe is not None
+        while not await self._probe.engine_is_dead():  # noqa: ASYNC110  # it must be asked
+            await asyncio.sleep(_HEALTH_SEC)
+        raise self._failure()
+
     async def stop(self, hurry: asyncio.Event | None = None) -> list[Process]:
         """End the whole session: TERM, after 10 s KILL; engines and workers outlive their parent otherwise.
 
-        Then what they left is removed. Returns those that nothing could end.
+        Then what they left is removed. Returns those that nothing could end: they may be tried again.
         """
         if self._child is None:
             return []
@@ -122,14 +134,13 @@ class Server:
         left = await end_all(self._find(), grace, hurry)
         if self.record.vllm not in left:
             await self._child.wait()
-        remove_leavings(self.launch.name, self.record.shared)
+        if not left:
+            self._child = None
+        remove_servers_leavings(self.launch.name, self.record.shared)
         return left
 
-    def fail(self, error: ServerFailedError) -> None:
-        """Write the state ``failed``."""
-        self._note(state="failed", base_url="", message=str(error), evidence=error.evidence)
-
-    def _note(self, **changes: object) -> None:
+    def note(self, **changes: object) -> None:
+        """Change the record, here and in server.json. Raises StoreError."""
         changed = replace(self.record, **changes)  # type: ignore[arg-type]  # names are those of ServerRecord
         if changed != self.record:
             self.record = changed
@@ -143,7 +154,7 @@ class Server:
         """Keep in the record what would have to be ended and removed if all of us were killed now."""
         found = self._find()()
         members = sorted({*self.record.members, *found}, key=lambda process: process.pid)
-        self._note(members=tuple(members), shared=tuple(sorted({*self.record.shared, *shared_memory(found)})))
+        self.note(members=tuple(members), shared=tuple(sorted({*self.record.shared, *shared_memory(found)})))
 
     def _check_alive(self) -> None:
         assert self._child is not None
@@ -163,7 +174,9 @@ class Server:
 
 
 def _how_ended(status: int | None) -> str:
-    if status is None or status >= 0:
+    if status is None:
+        return "the model server's engine died"
+    if status >= 0:
         return f"the model server ended with status {status}"
     name = signal.Signals(-status).name
     killed = " (where nobody did that, the kernel did: out of memory)" if name == "SIGKILL" else ""
