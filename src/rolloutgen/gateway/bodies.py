@@ -6,8 +6,7 @@ Only what the gateway itself relies on is checked; the rest is for vLLM to refus
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
+from rolloutgen.gateway import jsons
 from rolloutgen.gateway.errors import BadRequestError
 
 MAX_BYTES: Final = 64 * 2**20
@@ -18,12 +17,21 @@ _LINKS: Final = ("url", "image_url", "audio_url", "video_url", "file_url", "inpu
 def parse(raw: bytes) -> dict[str, Any]:
     """The JSON object in ``raw``. Raises BadRequestError."""
     try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
+        body = jsons.loads(raw)
+    except ValueError as error:
         raise BadRequestError(f"the request is not valid JSON in UTF-8: {error}") from error
     if not isinstance(body, dict):
         raise BadRequestError("the request must be a JSON object")
     return body
+
+
+def encoded(sent: Mapping[str, Any], asked: Mapping[str, Any]) -> bytes:
+    """``sent`` as JSON. Raises BadRequestError where either is nested too deeply to be sent on and written down."""
+    try:
+        jsons.dumps(asked)
+        return jsons.dumps(sent)
+    except ValueError as error:
+        raise BadRequestError(f"the request cannot be passed on: {error}") from error
 
 
 def check_chat(body: Mapping[str, Any]) -> None:

@@ -13,6 +13,6 @@ _WORDINGS: Final = re.compile(
 _STATUSES: Final = frozenset({400, 413, 422})
 
 
-def is_full(status: int, text: str) -> bool:
+def refusal_is_full(status: int, text: str) -> bool:
     """Whether a refusal with this status and text means that the request does not fit."""
     return status in _STATUSES and _WORDINGS.search(text) is not None

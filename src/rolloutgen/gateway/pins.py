@@ -8,7 +8,7 @@ stays here.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rolloutgen.settings import Settings
@@ -87,6 +87,10 @@ class Pinned:
     def stream(self) -> bool:
         return bool(self.sent["stream"])
 
+    def asked_as(self, body: Mapping[str, Any]) -> "Pinned":
+        """The same, of a scaffold that said it so (in another API)."""
+        return replace(self, asked=_beside_content(body))
+
 
 def pin_chat(body: Mapping[str, Any], pins: Pins) -> Pinned:
     """The chat request ``body`` (checked) as it goes to vLLM; ``body`` itself stays as it is."""
@@ -129,7 +133,11 @@ def _pinned(body: Mapping[str, Any], sent: dict[str, Any], pins: Pins, *, logpro
         sent["return_token_ids"] = True
     usage = isinstance(options, dict) and options.get("include_usage") is True
     shown = Shown(usage=usage, token_ids=token_ids, logprobs=logprobs)
-    return Pinned(sent=sent, asked={k: v for k, v in body.items() if k not in _CONTENT}, shown=shown)
+    return Pinned(sent=sent, asked=_beside_content(body), shown=shown)
+
+
+def _beside_content(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in _CONTENT}
 
 
 def _taken(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""What the model said in one call: gathered from the chunks of a stream or taken from a whole answer, for the record.
+
+On the way, what only the gateway asked for is taken out: what is left is what the scaffold would have got without it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rolloutgen.gateway.pins import Shown
+
+type Json = dict[str, Any]
+_REASONING: Final = ("reasoning", "reasoning_content")
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer, as far as it came. ``chat``: a message, else a plain text; only the first choice counts (n is 1)."""
+
+    chat: bool
+    shown: Shown
+    id: str | None = None
+    role: str = "assistant"
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+    prompt_ids: Sequence[int] | None = None
+    response_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    has_begun: bool = False
+    _texts: list[str] = field(default_factory=list)
+    _reasoning: list[str] = field(default_factory=list)
+    _calls: dict[int, Json] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def tool_calls(self) -> list[Json]:
+        return [self._calls[index] for index in sorted(self._calls)]
+
+    @property
+    def message(self) -> Json | None:
+        """In the form of the API, without what is empty; None where nothing came."""
+        if not self.has_begun:
+            return None
+        if not self.chat:
+            return {"text": self.text}
+        said: Json = {"role": self.role, "content": self.text if self._texts or not self._calls else None}
+        if self._reasoning:
+            said["reasoning"] = "".join(self._reasoning)
+        return {**said, **({"tool_calls": self.tool_calls} if self._calls else {})}
+
+    def take_whole(self, answer: Json) -> Json:
+        """Take over a whole answer; returns it (the same object) as the scaffold gets it."""
+        choice = answer["choices"][0]
+        self._take(answer, choice, choice.get("message") or {})
+        for index, call in enumerate(_listed(choice.get("message") or {})):
+            self._calls[index] = dict(call)
+        self.usage = _mapping(answer.get("usage"))
+        self.has_begun = True
+        return answer
+
+    def take_chunk(self, chunk: Json) -> bool:
+        """Take over one chunk, and leave in it what the scaffold gets; returns whether it gets it at all."""
+        usage = _mapping(chunk.get("usage"))
+        if usage is not None:
+            self.usage = usage
+        if not chunk["choices"]:
+            return self.shown.usage or usage is None
+        choice = chunk["choices"][0]
+        delta = _mapping(choice.get("delta")) or {}
+        self._take(chunk, choice, delta)
+        for call in _listed(delta):
+            self._merge(call)
+        says = bool(
+            delta.get("content") or choice.get("text") or choice.get("finish_reason") or delta.get("tool_calls")
+        )
+        says = says or any(delta.get(name) for name in _REASONING)
+        is_head, self.has_begun = "role" in delta and not self.has_begun, self.has_begun or says
+        return says or is_head
+
+    def _take(self, answer: Json, choice: Json, said: Mapping[str, Any]) -> None:
+        """What a whole answer and a chunk have in common."""
+        self.id = answer.get("id") or self.id
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.role = str(said.get("role") or self.role)
+        _note(self._texts, said.get("content") if self.chat else choice.get("text"))
+        _note(self._reasoning, next((said[name] for name in _REASONING if said.get(name)), None))
+        self._take_tokens(answer, choice)
+
+    def _take_tokens(self, answer: Json, choice: Json) -> None:
+        for place in (answer, choice):  # chats have them in the one, completions in the other
+            ids = place.get("prompt_token_ids") if self.shown.token_ids else place.pop("prompt_token_ids", None)
+            self.prompt_ids = ids if isinstance(ids, list) else self.prompt_ids
+        ids = choice.get("token_ids") if self.shown.token_ids else choice.pop("token_ids", None)
+        self.response_ids = _longer(self.response_ids, ids)
+        self.logprobs = _longer(self.logprobs, _values(choice.get("logprobs")))
+        if not self.shown.logprobs and "logprobs" in choice:
+            choice["logprobs"] = None
+
+    def _merge(self, piece: Json) -> None:
+        """A piece of a tool call: names come whole, arguments in parts."""
+        function = _mapping(piece.get("function")) or {}
+        call = self._calls.setdefault(
+            piece.get("index") or 0, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+        )
+        call["id"] = piece.get("id") or call["id"]
+        call["function"]["name"] = function.get("name") or call["function"]["name"]
+        call["function"]["arguments"] += function.get("arguments") or ""
+
+
+def _mapping(value: object) -> Json | None:
+    return value if isinstance(value, dict) else None
+
+
+def _listed(said: Mapping[str, Any]) -> list[Json]:
+    calls = said.get("tool_calls")
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _note(parts: list[str], said: object) -> None:
+    if isinstance(said, str) and (said or not parts):
+        parts.append(said)
+
+
+def _longer[T](known: list[T] | None, more: object) -> list[T] | None:
+    if not isinstance(more, list):
+        return known
+    if known is None:
+        return list(more)
+    known.extend(more)
+    return known
+
+
+def _values(logprobs: object) -> list[float] | None:
+    """The log-probabilities of the sampled tokens: a list of objects in chats, of numbers in completions."""
+    if not isinstance(logprobs, dict):
+        return None
+    if isinstance(content := logprobs.get("content"), list):
+        return [token["logprob"] for token in content]
+    values = logprobs.get("token_logprobs")
+    return values if isinstance(values, list) else None

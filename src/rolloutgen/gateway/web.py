@@ -1,0 +1,162 @@
+"""The gateway's HTTP side: the model's routes, open to live keys, and nothing else.
+
+POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/messages/count_tokens, /tokenize, /v1/tokenize;
+GET /v1/models. Keys come as ``Authorization: Bearer`` or as ``x-api-key``.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from aiohttp import web
+
+from rolloutgen.gateway import anthropic, bodies, jsons
+from rolloutgen.gateway.attempts import Attempts, AttemptState, KeyDeadError
+from rolloutgen.gateway.errors import BadRequestError
+from rolloutgen.gateway.exchange import Exchange, Shared
+from rolloutgen.gateway.pins import Pinned, pin_chat, pin_completion
+from rolloutgen.gateway.surfaces import Messages, OpenAi, Surface
+from rolloutgen.gateway.tokenize import count_tokens, tokenize
+from rolloutgen.gateway.upstream import RefusedError, TryFailedError
+
+IN_FLIGHT_MAX: Final = 64
+"""Requests of one attempt at one time."""
+_JSON: Final = "application/json"
+_DOWN: Final = 503
+
+type Handler = Callable[[web.Request, AttemptState], Awaitable[web.StreamResponse]]
+
+
+def make_app(shared: Shared, attempts: Attempts, *, max_model_len: int) -> web.Application:
+    """The application; ``max_model_len``: VLLM_MAX_MODEL_LEN. To be run by ``make_runner``."""
+    return _Routes(shared, attempts, max_model_len).app()
+
+
+def make_runner(app: web.Application) -> web.AppRunner:
+    """Its handlers are cancelled when their client leaves: the rest counts on that."""
+    return web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=5.0)
+
+
+class _RefusedError(Exception):
+    """The gateway's own answer to a request that goes no further."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+class _Routes:
+    def __init__(self, shared: Shared, attempts: Attempts, max_model_len: int) -> None:
+        self._shared = shared
+        self._attempts = attempts
+        self._in_flight: Counter[AttemptState] = Counter()
+        model = {"id": shared.pins.model, "object": "model", "created": 0, "owned_by": "rolloutgen"}
+        self._listed = {"object": "list", "data": [model | {"max_model_len": max_model_len}]}
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=bodies.MAX_BYTES)
+        chat, text = OpenAi("chat"), OpenAi("completions")
+        app.router.add_post("/v1/chat/completions", self._route(self._chat, chat))
+        app.router.add_post("/v1/completions", self._route(self._completions, text))
+        app.router.add_post("/v1/messages", self._route(self._messages, Messages("")))
+        app.router.add_post("/v1/messages/count_tokens", self._route(self._count_tokens, Messages("")))
+        app.router.add_post("/tokenize", self._route(self._tokenize, chat))
+        app.router.add_post("/v1/tokenize", self._route(self._tokenize, chat))
+        app.router.add_get("/v1/models", self._route(self._models, chat))
+        app.router.add_route("*", "/{rest:.*}", _not_found)
+        return app
+
+    def _route(self, handler: Handler, surface: Surface) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """``handler`` for live keys, with what it refuses in the words of ``surface``."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                with self._admitted(request) as state:
+                    return await handler(request, state)
+            except (_RefusedError, BadRequestError) as error:
+                return _answer(error.status, surface.error(error.status, str(error)))
+            except KeyDeadError as error:
+                return _answer(401, surface.error(401, str(error)))
+            except web.HTTPRequestEntityTooLarge:
+                why = f"the request is larger than {bodies.MAX_BYTES} bytes"
+                return _answer(413, surface.error(413, why))
+            except RefusedError as error:
+                body = surface.refusal(error.status, error.body)
+                return _answer(error.status, body or surface.error(error.status, str(error)))
+            except TryFailedError:
+                return _answer(_DOWN, surface.error(_DOWN, "the model server does not answer"))
+
+        return handle
+
+    @contextmanager
+    def _admitted(self, request: web.Request) -> Iterator[AttemptState]:
+        """Whose request it is, before its body is read."""
+        state = self._attempts.find(_key(request.headers))
+        if state is None:
+            raise _RefusedError(401, "no live key: it is not known, or its attempt has ended")
+        if self._in_flight[state] >= IN_FLIGHT_MAX:
+            raise _RefusedError(429, f"more than {IN_FLIGHT_MAX} requests at one time")
+        self._in_flight[state] += 1
+        try:
+            yield state
+        finally:
+            self._in_flight[state] -= 1
+            if not self._in_flight[state]:
+                del self._in_flight[state]
+
+    async def _chat(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
+        body = bodies.parse(await request.read())
+        bodies.check_chat(body)
+        return await self._ask(request, state, OpenAi("chat"), pin_chat(body, self._shared.pins))
+
+    async def _completions(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
+        body = bodies.parse(await request.read())
+        bodies.check_completion(body)
+        return await self._ask(request, state, OpenAi("completions"), pin_completion(body, self._shared.pins))
+
+    async def _messages(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
+        body = bodies.parse(await request.read())
+        chat = anthropic.to_chat(body, merge_system=self._shared.merge_system)
+        bodies.check_chat(chat)
+        pinned = pin_chat(chat, self._shared.pins).asked_as(body)
+        return await self._ask(request, state, Messages(str(body.get("model"))), pinned)
+
+    async def _ask(
+        self, request: web.Request, state: AttemptState, surface: Surface, pinned: Pinned
+    ) -> web.StreamResponse:
+        """One call of the model. Of an attempt with tools, one without them is none of the agent's own turns."""
+        tools = "tools" in pinned.sent
+        side, allowed = state.uses_tools and not tools, state.turns_left()
+        data = bodies.encoded(pinned.sent, pinned.asked)
+        call = state.begin(side=side, tools=tools)
+        if not (side or allowed):
+            call.refused(max_turns=True)
+            raise _RefusedError(400, f"this attempt has had its {state.max_turns} turns (MAX_TURNS)")
+        return await Exchange(self._shared, request, state, call, surface, pinned, data).run()
+
+    async def _count_tokens(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
+        shared, body = self._shared, bodies.parse(await request.read())
+        counted = await count_tokens(body, shared.pins, shared.upstream, merge_system=shared.merge_system)
+        return _answer(200, jsons.dumps(counted))
+
+    async def _tokenize(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
+        body = bodies.parse(await request.read())
+        return _answer(200, jsons.dumps(await tokenize(body, self._shared.pins, self._shared.upstream)))
+
+    async def _models(self, _: web.Request, __: AttemptState) -> web.StreamResponse:
+        return _answer(200, jsons.dumps(self._listed))
+
+
+async def _not_found(_: web.Request) -> web.StreamResponse:
+    return _answer(404, OpenAi("chat").error(404, "there is nothing here"))
+
+
+def _answer(status: int, body: bytes) -> web.Response:
+    headers = {"Retry-After": "1"} if status == 429 else {}  # noqa: PLR2004 - too many requests
+    return web.Response(status=status, body=body, content_type=_JSON, headers=headers)
+
+
+def _key(headers: Mapping[str, str]) -> str:
+    kind, _, token = headers.get("Authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
