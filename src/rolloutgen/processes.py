@@ -9,6 +9,7 @@ out again while it names a session, so all that are in session N now are of one 
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ _KILL_SEC: Final = 5.0
 def boot_id() -> str:
     """What tells this boot of the machine from every other."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def raise_fd_limit() -> None:
+    """Up to the hard limit, for this process and its children."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Stat(NamedTuple):

@@ -61,7 +61,7 @@ class AttemptState:
         return self.ledger.report()
 
     async def end(self, ending: Mapping[str, Any]) -> Report:
-        """Cancel what is in flight, wait for its records, close the transcript."""
+        """Cancel what is in flight, wait for its records, close the transcript. Raises OSError where that fails."""
         self._alive = False
         tasks = {self._tasks[call] for call in self.ledger.in_flight}
         for task in tasks:
@@ -70,7 +70,7 @@ class AttemptState:
             await asyncio.wait(tasks, timeout=_END_SEC)
         for call in list(self.ledger.in_flight):
             call.aborted()
-        self.recorder.close(ending)
+        await asyncio.to_thread(self.recorder.close, ending)  # the disk may take its time, and streams run here
         return self.report()
 
 
@@ -111,7 +111,7 @@ class Attempts:
         return self._by_key.get(_digest(key))
 
     def report(self, attempt_id: str) -> Report | None:
-        """As of now; of an attempt that has ended: its last. None for an id that is not known."""
+        """As of now; of an attempt that has ended: its last. None for an id that is not known. Raises OSError."""
         if attempt_id in self._by_id:
             return self._by_id[attempt_id][1].report()
         end = self._ends.get(attempt_id)
@@ -131,7 +131,9 @@ class Attempts:
         return await asyncio.shield(self._ends[attempt_id])
 
     async def close_all(self, ending: Mapping[str, Any]) -> None:
-        await asyncio.gather(*(self.close(attempt_id, ending) for attempt_id in list(self._by_id)))
+        """At the gateway's own end; what a disk refuses then is lost, as with a kill."""
+        ends = [self.close(attempt_id, ending) for attempt_id in list(self._by_id)]
+        await asyncio.gather(*ends, return_exceptions=True)
 
     async def _end(self, attempt_id: str, state: AttemptState, ending: Mapping[str, Any]) -> Report:
         try:
