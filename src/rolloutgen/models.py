@@ -38,7 +38,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When an attempt ran (UTC, ISO 8601) and where its seconds went (None: that phase was not reached)."""
+    """When an attempt ran (UTC, ISO 8601) and where its seconds went (None: that phase was not reached).
+
+    ``lost_sec`` is what outages of ours took of the agent's limit. Parts of ``agent_sec`` (None: no model was asked):
+    ``model_sec`` at the model server, ``held_sec`` waiting for one that was down or failed, ``queued_sec`` for a place.
+    """
 
     started_at: str
     finished_at: str
@@ -46,6 +50,9 @@ class Times:
     agent_sec: float | None = None
     verifier_sec: float | None = None
     lost_sec: float = 0.0
+    model_sec: float | None = None
+    held_sec: float | None = None
+    queued_sec: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

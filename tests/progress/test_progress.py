@@ -3,14 +3,18 @@
 import asyncio
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from driving import until
+from rolloutgen.gateway.report import Report
 from rolloutgen.models import Instance, Outcome, Times, Trial
 from rolloutgen.outcomes import Cause, Flag, Result
+from rolloutgen.progress.alarm import ToolAlarm
 from rolloutgen.progress.show import PROGRESS, Bar, Lines, Progress, describe
+from rolloutgen.progress.spent import shares_line, spent
 from rolloutgen.progress.tally import Snapshot, Tally, for_people
 
 TRIAL = Trial(Instance("i", Path("/tasks/i")), 2)
@@ -98,8 +102,28 @@ def test_errors_are_attempts_and_given_up_trials_are_not_waited_for() -> None:
     )
 
 
+def test_the_time_of_ended_attempts_is_told_by_where_it_went() -> None:
+    """Calls and waits for the model are parts of the agent's time; the rest of it is the sandbox's."""
+    counts = tally(Clock())
+    assert shares_line(counts.snapshot().spent) == ""
+    finish(counts, replace(PASS, times=Times("", "", 10.0, 70.0, 20.0, 0.0, 40.0, 5.0, 5.0)))
+    line = shares_line(counts.snapshot().spent)
+    assert line == (
+        "of the attempts' time: 40% in the model, 20% in the sandbox, 20% in the verifier, "
+        "10% waiting for the model, 10% starting the sandbox"
+    )
+    finish(counts, replace(PASS, times=Times("", "", 0.0, 100.0, 0.0)))
+    assert counts.snapshot().spent == {"model": 40, "waits": 10, "sandbox": 120, "verifier": 20, "start": 10}
+
+
+def test_calls_that_overlap_take_no_time_from_the_sandbox_that_was_not_there() -> None:
+    assert spent(Times("", "", 0.0, 5.0, 0.0, 0.0, 6.0, 0.0, 0.0))["sandbox"] == 0.0
+
+
 def test_a_snapshot_survives_json() -> None:
-    snapshot = tally(Clock()).snapshot()
+    counts = tally(Clock())
+    finish(counts)
+    snapshot = counts.snapshot()
     assert Snapshot.from_json(json.loads(json.dumps(snapshot.to_json()))) == snapshot
 
 
@@ -116,6 +140,39 @@ def test_one_line_an_attempt_and_no_task_can_forge_one() -> None:
     assert line == "i trial_2: error, transport: transport: lost 2026 task: pass, is tried again (0.0 s)"
     odd = Trial(Instance("a\nb\x1b[2J", Path("/t")), 0)
     assert describe(odd, PASS, retry=False).startswith("a b [2J trial_0: ")
+
+
+def asked(tool_calls: int = 0, markup: int = 0, *, offered: bool = True, outcome: Outcome = PASS) -> Outcome:
+    """An attempt that was offered tools, as the gateway tells of it."""
+    told = Report(turns=3, tools_offered=offered, tool_calls=tool_calls, markup=markup).to_json()
+    return replace(outcome, details={"model": {name: value for name, value in told.items() if value}})
+
+
+@pytest.mark.parametrize("mute", [asked(), asked(tool_calls=1, markup=2)])
+def test_c7_attempts_without_tool_calls_raise_one_alarm_that_names_the_parser(mute: Outcome) -> None:
+    log = io.StringIO()
+    progress = Progress(tally(Clock()), [Lines(log)], None, ToolAlarm("hermes"))
+    for outcome in [asked(tool_calls=3)] * 4 + [mute] * 4:
+        progress.finished(TRIAL, outcome, retry=False)
+    assert "WARN" not in log.getvalue()  # half of eight is not more than half
+    for outcome in [mute] * 5:
+        progress.finished(TRIAL, outcome, retry=False)
+    (line,) = [line for line in log.getvalue().splitlines() if "WARN" in line]
+    assert "5 of 9 attempts that were offered tools" in line
+    assert "TOOL_CALL_PARSER=hermes" in line
+
+
+@pytest.mark.parametrize(
+    "quiet", [PASS, asked(offered=False), asked(tool_calls=9, markup=2), asked(outcome=ERROR)], ids=range(4)
+)
+def test_c7_attempts_that_say_nothing_of_the_parser_raise_none(quiet: Outcome) -> None:
+    alarm = ToolAlarm(None)
+    assert {alarm.see(quiet) for _ in range(50)} == {""}
+
+
+def test_c7_seven_attempts_are_too_few() -> None:
+    alarm = ToolAlarm(None)
+    assert [bool(alarm.see(asked())) for _ in range(10)] == [False] * 7 + [True] + [False] * 2
 
 
 class Gone(io.StringIO):

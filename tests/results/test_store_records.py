@@ -93,7 +93,7 @@ def test_all_that_the_tables_need_is_read_back() -> None:
     assert (record.instance_id, record.trial, record.attempt) == ("a", 2, 3)
     assert record.reward == 0.1 + 0.2
     assert (record.flags, record.turns, record.task_digest) == ("oom max_turns", 0, "digest")
-    assert record.times == (outcome.times.started_at, outcome.times.finished_at, 1.5, 50.0, 5.25, 0.0)
+    assert record.times == (outcome.times.started_at, outcome.times.finished_at, 1.5, 50.0, 5.25, 0.0, None, None, None)
 
 
 @pytest.mark.parametrize("cause", list(Cause))

@@ -139,6 +139,9 @@ def test_trials_csv_has_a_row_a_planned_trial(paths: ResultsPaths) -> None:
         "agent_sec": "50.0",
         "verifier_sec": "5.25",
         "lost_sec": "0.0",
+        "model_sec": "",
+        "held_sec": "",
+        "queued_sec": "",
         "task_digest": "digest",
     }
     assert told.flags == {"max_turns": 1, "oom": 1}

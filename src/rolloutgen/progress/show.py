@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final, Protocol, TextIO
 
 from rolloutgen.models import Outcome, Trial
+from rolloutgen.progress.alarm import ToolAlarm
+from rolloutgen.progress.spent import shares_line
 from rolloutgen.progress.tally import Snapshot, Tally
 
 PROGRESS: Final = "progress.json"
@@ -105,10 +107,13 @@ class Progress:
     A display that is gone (a closed terminal, a broken pipe, a full disk) is let go: no verdict depends on it.
     """
 
-    def __init__(self, tally: Tally, displays: Iterable[Display], folder: Path | None) -> None:
+    def __init__(
+        self, tally: Tally, displays: Iterable[Display], folder: Path | None, alarm: ToolAlarm | None = None
+    ) -> None:
         self._tally = tally
         self._displays = list(displays)
         self._folder = folder
+        self._alarm = alarm or ToolAlarm(None)
 
     def started(self, trial: Trial) -> None:  # noqa: ARG002  # the observer's signature
         self._tally.started()
@@ -116,6 +121,9 @@ class Progress:
     def finished(self, trial: Trial, outcome: Outcome, *, retry: bool) -> None:
         self._tally.finished(outcome, retry=retry)
         self._routine(describe(trial, outcome, retry=retry))
+        alarm = self._alarm.see(outcome)
+        if alarm:
+            self.say(alarm)
 
     def paused(self, reason: str, sec: float) -> None:
         self._tally.paused = reason
@@ -147,7 +155,8 @@ class Progress:
             await asyncio.to_thread(self._write, snapshot)
             if loop.time() >= next_digest:
                 next_digest += DIGEST_SEC
-                self._routine(snapshot.line())
+                for line in filter(None, (snapshot.line(), shares_line(snapshot.spent))):
+                    self._routine(line)
             await asyncio.sleep(REFRESH_SEC)
 
     def _refresh(self, snapshot: Snapshot) -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from rolloutgen import launches
 from rolloutgen.config import log_paths
+from rolloutgen.gateway import client as gateway
 from rolloutgen.launches import Launch
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.plan import Plan, make_plan
 from rolloutgen.processes import Process
 from rolloutgen.progress.show import PROGRESS
+from rolloutgen.progress.spent import shares_line
 from rolloutgen.progress.tally import Snapshot
 from rolloutgen.results.summary import totals
 from rolloutgen.serving import ServerRecord
@@ -55,9 +57,16 @@ def _running(launch: Launch) -> Iterator[str]:
     snapshot = _snapshot(launch.folder / PROGRESS)
     if snapshot is not None:
         yield f"{snapshot.line()} (at {snapshot.at})"
+        yield from filter(None, [shares_line(snapshot.spent), _model(launch)])
         return
     server = ServerRecord.read(launch.folder)
     yield "checking and planning" if server is None else f"model server: {server.state}"
+
+
+def _model(launch: Launch) -> str:
+    """What the gateway says; empty where none answers from here."""
+    told = gateway.status(launch.folder) if launch.is_here else None
+    return told.line() if told is not None else ""
 
 
 def _snapshot(file: Path) -> Snapshot | None:

@@ -3,13 +3,14 @@
 A ``Snapshot`` is what everybody shows: the bar, the digest in the log, ``progress.json``, ``rolloutgen status``.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from rolloutgen.models import SCHEMA_VERSION, Outcome
 from rolloutgen.outcomes import Result
+from rolloutgen.progress.spent import spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Snapshot:
 
     ``n_given_up``: trials that have used up their attempts. ``per_hour`` and ``eta_sec`` are None while
     there is too little to tell from; ``paused`` is why new attempts are held back (empty: they are not).
+    ``spent``: seconds of this launch's attempts by kind (``spent``).
     """
 
     at: str
@@ -30,6 +32,7 @@ class Snapshot:
     per_hour: float | None
     eta_sec: float | None
     paused: str
+    spent: Mapping[str, float]
 
     @property
     def n_done(self) -> int:
@@ -91,6 +94,7 @@ class Tally:
         self._ends: deque[float] = deque([clock()], maxlen=2 * self._round + 1)
         self._n_given_up = n_given_up
         self._n_errors = self._running = 0
+        self._spent: Counter[str] = Counter()
         self.paused = ""
 
     def started(self) -> None:
@@ -101,6 +105,7 @@ class Tally:
         self._n_pass += outcome.result is Result.PASS
         self._n_fail += outcome.result is Result.FAIL
         self._n_errors += not outcome.is_verdict
+        self._spent.update(spent(outcome.times))
         if not retry:
             self._n_given_up += not outcome.is_verdict
             self._ends.append(self._clock())
@@ -120,6 +125,7 @@ class Tally:
             per_hour=per_sec * 3600 if per_sec else None,
             eta_sec=eta_sec,
             paused=self.paused,
+            spent={kind: round(sec, 3) for kind, sec in self._spent.items()},
         )
 
     def _per_sec(self) -> float | None:

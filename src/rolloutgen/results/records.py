@@ -51,7 +51,17 @@ class Record(NamedTuple):
         return self.result is not Result.ERROR
 
 
-TIMES: Final = ("started_at", "finished_at", "sandbox_sec", "agent_sec", "verifier_sec", "lost_sec")
+TIMES: Final = (
+    "started_at",
+    "finished_at",
+    "sandbox_sec",
+    "agent_sec",
+    "verifier_sec",
+    "lost_sec",
+    "model_sec",
+    "held_sec",
+    "queued_sec",
+)
 """The order of ``Record.times``."""
 
 
