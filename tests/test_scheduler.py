@@ -151,6 +151,45 @@ def test_work_is_pulled_lazily_and_instance_by_instance() -> None:
     assert [trial.number for trial in world.order[:8]] == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
+def test_after_a_failure_from_outside_nothing_starts_and_the_run_has_failed() -> None:
+    """The model server is gone for good: what runs comes to its end, and none of it is tried again here."""
+    world = World(lambda _trial, _attempt: Step(2.0, Cause.MODEL_DOWN))
+
+    async def main() -> None:
+        scheduler = world.scheduler(4)
+        running = asyncio.create_task(scheduler.run_all(trials(100)))
+        await asyncio.sleep(1.0)
+        scheduler.fail("the model server is gone for good")
+        scheduler.fail("something later")
+        with pytest.raises(RunFailedError, match="the model server is gone for good"):
+            await running
+
+    run_virtual(main())
+    assert (len(world.starts), len(world.ends), world.running) == (4, 4, 0)
+
+
+@pytest.mark.parametrize(("failed", "error"), [(True, RunFailedError), (False, asyncio.CancelledError)])
+def test_a_signal_after_a_failure_cancels_the_attempts_and_the_failure_stays(
+    failed: bool, error: type[BaseException]
+) -> None:
+    world = World(lambda _trial, _attempt: Step(1000.0))
+
+    async def main() -> None:
+        scheduler = world.scheduler(4)
+        running = asyncio.create_task(scheduler.run_all(trials(100)))
+        await asyncio.sleep(1.0)
+        if failed:
+            scheduler.fail("gone")
+        await asyncio.sleep(1.0)
+        running.cancel()
+        with pytest.raises(error):
+            await running
+        assert asyncio.get_running_loop().time() < 100
+
+    run_virtual(main())
+    assert world.running == 0
+
+
 def test_c16_a_charged_error_is_tried_again_and_the_second_attempt_counts() -> None:
     world = World(lambda _trial, attempt: Step(1.0, Cause.TRANSPORT if attempt == 1 else None))
     run_virtual(world.scheduler().run_all(trials(3)))

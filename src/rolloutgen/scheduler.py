@@ -72,6 +72,7 @@ class Scheduler:
         self._n_running = 0
         self._held_back = False
         self._stopped = False
+        self._failed = ""
         self._change = asyncio.Event()
         self._last_shared = ""
 
@@ -80,10 +81,16 @@ class Scheduler:
         self._stopped = True
         self._change.set()
 
-    async def run_all(self, trials: Iterator[Trial]) -> None:
-        """Run ``trials`` to the end of their attempts. Raises RunFailedError on a stall.
+    def fail(self, reason: str) -> None:
+        """As ``stop``, for something that no attempt can live without: ``run_all`` ends with RunFailedError."""
+        self._failed = self._failed or reason
+        self.stop()
 
-        Cancelling it cancels the running attempts once, and waits until each has cleaned up.
+    async def run_all(self, trials: Iterator[Trial]) -> None:
+        """Run ``trials`` to the end of their attempts. Raises RunFailedError on a stall, and after ``fail``.
+
+        Cancelling it cancels the running attempts once, and waits until each has cleaned up; after ``fail`` that is its
+        end all the same, for the failure came first.
         """
         self._fresh = trials
         try:
@@ -94,6 +101,11 @@ class Scheduler:
                     group.create_task(self._attempt(work, ticket))
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from several
+        except asyncio.CancelledError:
+            if not self._failed:
+                raise
+        if self._failed:
+            raise RunFailedError(self._failed)
 
     async def _attempt(self, work: _Work, ticket: Ticket) -> None:
         self._observer.started(work.trial)
