@@ -1,8 +1,9 @@
 """The driver: from a plan to verdicts, tables and the filtered index. The composition root of ``rolloutgen run``.
 
 Signals: TERM, INT, and the launcher's death stop dispatch and cancel the attempts; each removes its sandbox before it
-ends. A second signal leaves the tables for the next launch. The filtered index is written when every trial was
-tried, and only then: after a failure or an interrupt an older file stays.
+ends. A second signal leaves the tables for the next launch. A model server that is gone for good fails the run: no
+further attempt starts, and those that need it end. The filtered index is written when every trial was tried, and only
+then: after a failure or an interrupt an older file stays.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,24 +24,24 @@ from rolloutgen.ending import Ending, break_off, conclude
 from rolloutgen.engine import Engine
 from rolloutgen.errors import RunFailedError, StoreError
 from rolloutgen.exits import Exit
-from rolloutgen.models import ModelEndpoint, Outcome, Trial
+from rolloutgen.gateway.client import Gateway
+from rolloutgen.gateway.record import GatewayRecord
+from rolloutgen.models import Outcome, Trial
 from rolloutgen.paths import ResultsPaths
 from rolloutgen.plan import Plan, make_plan
-from rolloutgen.preflight.host import raise_fd_limit
-from rolloutgen.processes import Process, gone
+from rolloutgen.processes import Process, gone, raise_fd_limit
+from rolloutgen.progress.alarm import ToolAlarm
 from rolloutgen.progress.show import Lines, Progress, display_for, utc_now
 from rolloutgen.progress.tally import Tally
 from rolloutgen.results.fingerprint import read_run
 from rolloutgen.results.store import Store
 from rolloutgen.sandbox.base import SandboxBackend
 from rolloutgen.scheduler import Scheduler
-from rolloutgen.serving import ServerRecord
+from rolloutgen.serving import MODEL_KEY
 from rolloutgen.settings import Settings
 from rolloutgen.shielding import uninterrupted
 
 REASON: Final = "reason"
-MODEL_KEY: Final = "ROLLOUTGEN_MODEL_KEY"
-"""Environment variable with the server's key; it stands in no file and in no command line."""
 
 _STORE_THREADS: Final = 16
 """Threads that write results; a slot waits for its own write only."""
@@ -85,9 +87,9 @@ class Stop:
         self._cancel()
 
 
-async def drive(plan: Plan, endpoint: ModelEndpoint | None, progress: Progress, launch_id: str, stop: Stop) -> Ending:
+async def drive(plan: Plan, launch: Path, progress: Progress, stop: Stop) -> Ending:
     """Try every trial, then conclude; or break off. Everything that was started is ended on return."""
-    work = asyncio.create_task(_try_all(plan, endpoint, progress, launch_id))
+    work = asyncio.create_task(_try_all(plan, launch, progress))
     stop.watch(work.cancel)
     fresh = asyncio.create_task(progress.keep_fresh())
     try:
@@ -109,13 +111,14 @@ async def _broken_off(plan: Plan, exit_code: Exit, reason: str, stop: Stop) -> E
     return await asyncio.to_thread(break_off, plan, exit_code, reason)
 
 
-async def _try_all(plan: Plan, endpoint: ModelEndpoint | None, progress: Progress, launch_id: str) -> None:
+async def _try_all(plan: Plan, launch: Path, progress: Progress) -> None:
     settings, paths = plan.settings, ResultsPaths(plan.settings.results_dir)
     run = read_run(paths.run_json)
     assert run is not None
-    backend = make_backend(settings, launch_id, plan.task_folders())
+    backend = make_backend(settings, launch.name, plan.task_folders())
+    gateway = Gateway(launch) if settings.uses_model else None
     with ThreadPoolExecutor(_STORE_THREADS, "store") as executor:
-        engine = Engine(settings, backend, endpoint)
+        engine = Engine(settings, backend, gateway)
         attempts = Attempts(engine, Store(paths, run.run_id), executor)
         scheduler = Scheduler(
             attempts.run,
@@ -127,9 +130,29 @@ async def _try_all(plan: Plan, endpoint: ModelEndpoint | None, progress: Progres
         )
         try:
             await backend.open()
-            await scheduler.run_all(plan.to_try())
+            async with _watched(gateway, scheduler):
+                await scheduler.run_all(plan.to_try())
         finally:
             await uninterrupted(_close(engine, backend))
+
+
+@asynccontextmanager
+async def _watched(gateway: Gateway | None, scheduler: Scheduler) -> AsyncIterator[None]:
+    """With the gateway open: when the model server is gone for good the run has failed, and the scheduler is told."""
+    if gateway is None:
+        yield
+        return
+    await gateway.open()
+    watch = asyncio.create_task(_until_failed(gateway, scheduler))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await uninterrupted(gateway.close())
+
+
+async def _until_failed(gateway: Gateway, scheduler: Scheduler) -> None:
+    scheduler.fail(await gateway.failed())
 
 
 async def _close(engine: Engine, backend: SandboxBackend) -> None:
@@ -141,11 +164,13 @@ def run(settings: Settings, launch: Path, launcher_pid: int) -> Exit:
     """The whole of ``rolloutgen run``; what it says goes to stdout and the log, the reason to the launch's folder."""
     launches.mark_driver(launch)
     raise_fd_limit()
-    endpoint = _endpoint(launch) if settings.uses_model else None
+    os.environ.pop(MODEL_KEY, None)  # the server's key is the gateway's alone: no sandbox inherits it from here
+    _need_gateway(settings, launch)
     plan = make_plan(settings, repair=True)
     with log_paths(settings).log.open("a", encoding="utf-8", errors="backslashreplace") as log:
-        progress = Progress(_tally(plan), (display_for(sys.stdout), Lines(log)), launch)
-        ending = asyncio.run(_run(plan, endpoint, progress, launch, launcher_pid))
+        displays, alarm = (display_for(sys.stdout), Lines(log)), ToolAlarm(settings.tool_call_parser)
+        progress = Progress(_tally(plan), displays, launch, alarm)
+        ending = asyncio.run(_run(plan, launch, progress, launcher_pid))
         progress.let_go()
         for line in ending.lines:
             progress.say(line)
@@ -153,13 +178,11 @@ def run(settings: Settings, launch: Path, launcher_pid: int) -> Exit:
     return ending.exit_code
 
 
-async def _run(
-    plan: Plan, endpoint: ModelEndpoint | None, progress: Progress, launch: Path, launcher_pid: int
-) -> Ending:
+async def _run(plan: Plan, launch: Path, progress: Progress, launcher_pid: int) -> Ending:
     stop = Stop()
     watch = asyncio.create_task(_watch_launcher(launcher_pid, stop))
     try:
-        return await drive(plan, endpoint, progress, launch.name, stop)
+        return await drive(plan, launch, progress, stop)
     finally:
         watch.cancel()
 
@@ -172,11 +195,10 @@ async def _watch_launcher(pid: int, stop: Stop) -> None:
     stop.request(Exit.TERMINATED)
 
 
-def _endpoint(launch: Path) -> ModelEndpoint:
-    server = ServerRecord.read(launch)
-    if server is None or server.state != "ready":
-        raise RunFailedError(f"no model server is ready in {launch}")
-    return ModelEndpoint(server.base_url, server.model_name, os.environ.pop(MODEL_KEY, ""))
+def _need_gateway(settings: Settings, launch: Path) -> None:
+    """The launcher starts a driver when the gateway is ready; later it may be away for a while, and come back."""
+    if settings.uses_model and GatewayRecord.read(launch) is None:
+        raise RunFailedError(f"no gateway was started in {launch}")
 
 
 def _tally(plan: Plan) -> Tally:

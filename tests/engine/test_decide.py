@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rolloutgen.engine.decide import decide, spoiled
 from rolloutgen.engine.evidence import Evidence, Failure, Phase
 from rolloutgen.engine.rewards import RewardError, Rewards
+from rolloutgen.gateway.report import Report
 from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.sandbox.base import SandboxReport
 
@@ -73,10 +74,21 @@ VERDICTS = {
         (Flag.AGENT_TIMEOUT,),
     ),
     "long outage, but the agent came to its end": (graded(lost_inference_sec=50.0), Result.FAIL, ()),
-    "an earlier model call failed": (
-        graded(flags=frozenset({Flag.INFERENCE_RETRY})),
+    "an earlier model call failed, and the agent or the call went on": (
+        graded(model=Report(turns=3, retried=True, held_sec=80.0)),
         Result.FAIL,
         (Flag.INFERENCE_RETRY,),
+    ),
+    "C8: out of context, as the gateway saw it": (
+        graded(model=Report(context_exceeded=True), rewards=ONE),
+        Result.PASS,
+        (Flag.CONTEXT_EXCEEDED,),
+    ),
+    "out of turns, as the gateway counted them": (graded(model=Report(max_turns=True)), Result.FAIL, (Flag.MAX_TURNS,)),
+    "held and queued time is not lost time": (
+        graded(TIMEOUT, model=Report(held_sec=90.0, queued_sec=90.0)),
+        Result.FAIL,
+        (Flag.AGENT_TIMEOUT,),
     ),
     "own memory limit before grading": (
         ungraded(failure(Phase.AGENT, "SandboxError", Cause.SANDBOX_LOST), sandbox=OWN_DEATH),
@@ -164,6 +176,20 @@ ERRORS = {
     "a model call fails": (ungraded(failure(Phase.AGENT, "InferenceError", Cause.MODEL_CALL)), Cause.MODEL_CALL),
     "the model server is down": (
         ungraded(failure(Phase.AGENT, "InferenceError", Cause.MODEL_DOWN)),
+        Cause.MODEL_DOWN,
+    ),
+    "the last model call failed for our reasons, whatever was graded": (
+        graded(rewards=ONE, model=Report(turns=5, failure="HTTP 500")),
+        Cause.MODEL_CALL,
+    ),
+    "the last model call failed since the server is down": (
+        graded(TIMEOUT, model=Report(failure="held for 1800 s", server_down=True)),
+        Cause.MODEL_DOWN,
+    ),
+    "a scaffold that lost its connection says less than the gateway": (
+        ungraded(
+            failure(Phase.AGENT, "InferenceError", Cause.MODEL_CALL), model=Report(failure="gone", server_down=True)
+        ),
         Cause.MODEL_DOWN,
     ),
     "timeout, long outage of the model": (graded(TIMEOUT, lost_inference_sec=5.1), Cause.OUTAGE_INFERENCE),
@@ -272,6 +298,8 @@ def test_the_threshold_belongs_to_the_pass(threshold: float, result: Result) -> 
 def test_what_is_spoiled_is_not_graded() -> None:
     assert spoiled(ungraded(failure(Phase.AGENT, "InferenceError", Cause.MODEL_CALL)))
     assert spoiled(ungraded(sandbox=OWN_DEATH))
+    assert spoiled(ungraded(model=Report(failure="HTTP 503")))
+    assert not spoiled(ungraded(TIMEOUT, model=Report(aborted=1)))
     assert not spoiled(ungraded(TIMEOUT))
     assert not spoiled(ungraded(failure(Phase.AGENT, **COMMAND_LOST)))
 
@@ -299,6 +327,8 @@ evidences = st.builds(
     separate=st.booleans(),
     flags=st.frozensets(st.sampled_from(Flag)),
     agent_limit_sec=st.none() | st.just(10.0),
+    model=st.none()
+    | st.builds(Report, failure=st.sampled_from(["", "HTTP 500"]), server_down=st.booleans(), retried=st.booleans()),
     lost_inference_sec=st.sampled_from([0.0, 5.0]),
     agent_begun=st.booleans(),
     verify_begun=st.booleans(),
@@ -316,5 +346,7 @@ def test_no_evidence_makes_up_a_verdict(evidence: Evidence) -> None:
         assert evidence.rewards is ONE
         assert decision.reward is not None
         assert math.isfinite(decision.reward)
+    if evidence.model is not None and evidence.model.failure:
+        assert decision.result is not Result.PASS
     if any(f.cause is None and f.kind in {"KeyError", "OSError"} for f in evidence.failures):
         assert decision.result is not Result.PASS

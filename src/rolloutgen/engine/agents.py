@@ -37,13 +37,10 @@ class _SandboxWorkspace:
 class ScaffoldAgent(BaseAgent):
     """A scaffold of ours in Harbor's shape. What it raises is noted in the record and goes no further."""
 
-    def __init__(
-        self, logs_dir: Path, *, scaffold: Scaffold, record: Record, transcript: Transcript, **kwargs: Any
-    ) -> None:
+    def __init__(self, logs_dir: Path, *, scaffold: Scaffold, record: Record, **kwargs: Any) -> None:
         super().__init__(logs_dir, **kwargs)
         self._scaffold = scaffold
         self._record = record
-        self._transcript = transcript
 
     @staticmethod
     @override
@@ -65,9 +62,10 @@ class ScaffoldAgent(BaseAgent):
     @override
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         assert isinstance(environment, SandboxEnvironment)
+        assert self._record.endpoint is not None
         workspace = _SandboxWorkspace(environment)
         try:
-            await self._scaffold.run(instruction, workspace, self._transcript, self._record.state)
+            await self._scaffold.run(instruction, workspace, self._record.endpoint, self._record.state)
         except Exception as error:  # noqa: BLE001 - the record keeps it, and the decision knows that it was the agent's
             self._record.fail(error)
 
@@ -110,11 +108,13 @@ class Nop(NopAgent):
 
 
 def build_agent(
-    name: str, scaffold: Scaffold | None, record: Record, transcript: Transcript, loaded: LoadedTask, paths: TrialPaths
+    name: str, scaffold: Scaffold | None, record: Record, loaded: LoadedTask, paths: TrialPaths
 ) -> BaseAgent:
     """The agent called ``name``: ours where there is a scaffold, else one of Harbor's."""
     if scaffold is not None:
-        return ScaffoldAgent(paths.agent_dir, scaffold=scaffold, record=record, transcript=transcript)
+        return ScaffoldAgent(paths.agent_dir, scaffold=scaffold, record=record)
+    transcript = record.transcript
+    assert transcript is not None
     if name == Oracle.name():
         return Oracle(paths.agent_dir, task=loaded.task, paths=paths, record=record, transcript=transcript)
     return Nop(paths.agent_dir, transcript=transcript)

@@ -4,12 +4,13 @@ The order of the rules is the order of trust: our own record of the sandbox, of 
 calls comes before what Harbor made of an exception. Whatever no rule knows is ``Cause.INTERNAL``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rolloutgen.engine.evidence import Evidence, Failure, Phase
+from rolloutgen.engine.evidence import AGENT_TIMEOUT, Evidence, Failure, Phase
 from rolloutgen.engine.rewards import RewardError, Rewards
+from rolloutgen.gateway.report import Report
 from rolloutgen.outcomes import OUTAGE_SHARE, Cause, Flag, Result
 
 KILLED: Final = 128 + 9
@@ -26,7 +27,6 @@ _BY_KIND: Final[Mapping[str, Cause]] = {
 _REWARD_KINDS: Final = frozenset({"RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"})
 _BEFORE_SCRIPT: Final = frozenset({"RuntimeError", "FileNotFoundError"})
 """What Harbor raises where it cannot make ready for the verifier's script, or finds none."""
-_AGENT_TIMEOUT: Final = "AgentTimeoutError"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,16 @@ def _no_room_to_grade(evidence: Evidence) -> Decision | None:
     return Decision(Result.FAIL, flags=_flags(evidence)) if no_memory or no_disk else None
 
 
+def _model_failed(evidence: Evidence) -> Decision | None:
+    """The agent's last model call failed for our reasons, or the agent ended because of such a call."""
+    model = evidence.model
+    if model is None or not model.failure:
+        return None
+    return _error(Cause.MODEL_DOWN if model.server_down else Cause.MODEL_CALL, model.failure)
+
+
 def _lost(evidence: Evidence) -> Decision | None:
-    """A sandbox, a copy, an exec or a model call was lost for reasons that are not the agent's."""
+    """A sandbox, a copy, an exec or the model was lost for reasons that are not the agent's."""
     failure = next((f for f in evidence.failures if _is_critical(f, evidence)), None)
     return None if failure is None or failure.cause is None else _error(failure.cause, failure.message)
 
@@ -89,7 +97,7 @@ def _lost(evidence: Evidence) -> Decision | None:
 def _unknown_before_grading(evidence: Evidence) -> Decision | None:
     """An exception of ours, or one nobody knows."""
     for failure in evidence.failures:
-        if failure.phase is Phase.VERIFY or failure.cause is not None or failure.kind == _AGENT_TIMEOUT:
+        if failure.phase is Phase.VERIFY or failure.cause is not None or failure.kind == AGENT_TIMEOUT:
             continue
         cause = _BY_KIND.get(failure.kind, Cause.INTERNAL)
         return _error(cause, f"{failure.kind} in phase {failure.phase}: {failure.message}")
@@ -128,7 +136,7 @@ def _reward_unusable(evidence: Evidence) -> Decision | None:
     return None
 
 
-_BEFORE_GRADING: Final = (_own_limit, _lost, _unknown_before_grading)
+_BEFORE_GRADING: Final = (_own_limit, _model_failed, _lost, _unknown_before_grading)
 _RULES: Final[tuple[Callable[[Evidence], Decision | None], ...]] = (
     _no_room_to_grade,
     *_BEFORE_GRADING,
@@ -168,7 +176,7 @@ def _is_critical(failure: Failure, evidence: Evidence) -> bool:
 
 def _flags(evidence: Evidence) -> tuple[Flag, ...]:
     flags = set(evidence.flags)
-    if any(f.kind == _AGENT_TIMEOUT for f in evidence.failures):
+    if any(f.kind == AGENT_TIMEOUT for f in evidence.failures):
         flags.add(Flag.AGENT_TIMEOUT)
     if any(f.command_lost and f.phase is Phase.AGENT for f in evidence.failures):
         flags.add(Flag.AGENT_CRASH)
@@ -176,7 +184,15 @@ def _flags(evidence: Evidence) -> tuple[Flag, ...]:
         flags.add(Flag.OOM)
     if evidence.sandbox.disk_full:
         flags.add(Flag.DISK_FULL)
+    if evidence.model is not None:
+        flags |= {flag for flag, is_so in _seen_by_the_gateway(evidence.model) if is_so}
     return tuple(flag for flag in Flag if flag in flags)
+
+
+def _seen_by_the_gateway(model: Report) -> Iterable[tuple[Flag, bool]]:
+    yield Flag.INFERENCE_RETRY, model.retried
+    yield Flag.CONTEXT_EXCEEDED, model.context_exceeded
+    yield Flag.MAX_TURNS, model.max_turns
 
 
 def _error(cause: Cause, message: str) -> Decision:

@@ -11,10 +11,11 @@ from uuid import uuid4
 
 from rolloutgen import scaffold
 from rolloutgen.engine.outcome import Clock, build_outcome
-from rolloutgen.engine.record import Record
+from rolloutgen.engine.record import Record, is_cancelled
 from rolloutgen.engine.rewards import read_rewards
 from rolloutgen.errors import StoreError
-from rolloutgen.models import Attempt, ModelEndpoint, Outcome
+from rolloutgen.gateway.client import Gateway
+from rolloutgen.models import Attempt, Outcome
 from rolloutgen.paths import TRANSCRIPT, harbor_folder
 from rolloutgen.sandbox.base import SandboxBackend
 from rolloutgen.settings import Settings
@@ -36,8 +37,11 @@ _THREADS: Final = 4
 class Engine:
     """Runs attempts on one event loop; one a driver. ``backend`` is open while it does; the caller closes both."""
 
-    def __init__(self, settings: Settings, backend: SandboxBackend, endpoint: ModelEndpoint | None) -> None:
-        """``endpoint`` is None for scaffolds that ask no model. Brings Harbor in (0.5 s of CPU)."""
+    def __init__(self, settings: Settings, backend: SandboxBackend, gateway: Gateway | None) -> None:
+        """``gateway`` is None for scaffolds that ask no model; it is open as ``backend`` is.
+
+        Brings Harbor in (0.5 s of CPU).
+        """
         os.environ.update(_QUIET)
         for module in ("agents", "trial"):  # all of Harbor now: an import is a stall of the event loop
             import_module(f"rolloutgen.engine.{module}")
@@ -46,11 +50,12 @@ class Engine:
 
         self._settings = settings
         self._backend = backend
+        self._gateway = gateway
         self._scaffold: Scaffold | None = None
         if settings.uses_model:
-            if endpoint is None:
-                raise ValueError(f"the scaffold {settings.scaffold} needs a model endpoint")
-            self._scaffold = scaffold.build(settings, endpoint)
+            if gateway is None:
+                raise ValueError(f"the scaffold {settings.scaffold} needs a gateway")
+            self._scaffold = scaffold.build(settings)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="engine")
         self._tasks = TaskCache(self._executor)
 
@@ -72,7 +77,7 @@ class Engine:
             loaded = await self._tasks.get(attempt.trial.instance.task_path)
             await self._run(record, loaded)
         except asyncio.CancelledError as error:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             record.fail(error)  # nobody cancelled this attempt: something inside it came apart
         except Exception as error:  # noqa: BLE001 - a bug of ours is an outcome too (internal), with its traceback
@@ -90,13 +95,13 @@ class Engine:
         from rolloutgen.engine.environment import ATTEMPTS, Context
         from rolloutgen.engine.trial import Plan
 
-        transcript = Transcript(record.attempt.folder / TRANSCRIPT, self._executor)
-        record.transcript = transcript
+        if self._scaffold is None:  # else the gateway writes it
+            record.transcript = Transcript(record.attempt.folder / TRANSCRIPT, self._executor)
         token = uuid4().hex
         context = ATTEMPTS[token] = Context(record, self._backend, self._settings)
         try:
-            build = partial(build_agent, self._settings.scaffold, self._scaffold, record, transcript)
-            trial = await self._make_trial(Plan(token, context, loaded, build))
+            build = partial(build_agent, self._settings.scaffold, self._scaffold, record)
+            trial = await self._make_trial(Plan(token, context, loaded, build, self._gateway))
             await trial.run()
             if record.verifier_exec is not None:
                 folder = harbor_folder(record.attempt) / "verifier"
@@ -104,7 +109,7 @@ class Engine:
                 record.rewards = await loop.run_in_executor(self._executor, read_rewards, folder)
         finally:
             del ATTEMPTS[token]
-            _close_transcript(record, transcript)
+            _close_transcript(record)
 
     async def _make_trial(self, plan: "Plan") -> "AttemptTrial":
         """In a thread: it makes folders and validates. A cancelled caller leaves nothing open."""
@@ -118,15 +123,13 @@ class Engine:
             raise
 
 
-def _close_transcript(record: Record, transcript: Transcript) -> None:
+def _close_transcript(record: Record) -> None:
     """The last line says how it ended; a transcript that cannot be written is an error of the attempt."""
-    state = record.state
-    record.interrupted = record.interrupted or _is_cancelled()
-    ending = "interrupted" if record.interrupted else state.ending or record.phase.value
-    failures = [f"{failure.kind}: {failure.message}" for failure in record.failures]
+    if record.transcript is None:
+        return
     try:
-        transcript.write("end", ending=ending, turns=state.turns, flags=sorted(state.flags), failures=failures)
-        transcript.close()
+        record.transcript.write("end", **record.ending())
+        record.transcript.close()
     except (OSError, ValueError) as error:
         record.fail(error)
 
@@ -138,11 +141,6 @@ async def _remove_sandboxes(record: Record) -> None:
             await record.remove(sandbox)
         except Exception:  # noqa: BLE001 - the attempt's outcome stands, whatever the removal met
             _LOG.exception("a sandbox of %s could not be removed", record.attempt.folder)
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _discard(making: "asyncio.Future[AttemptTrial]") -> None:

@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from rolloutgen.engine.rewards import RewardError, Rewards
+from rolloutgen.gateway.report import Report
 from rolloutgen.outcomes import Cause, Flag
 from rolloutgen.sandbox.base import SandboxReport
+
+AGENT_TIMEOUT: Final = "AgentTimeoutError"
+"""The kind of the failure that says that the agent's time was up."""
 
 
 class Phase(StrEnum):
@@ -45,14 +50,15 @@ class Evidence:
     is another; ``oom_before_verify`` the memory kills that the agent had by itself. ``agent_begun`` and
     ``verify_begun`` say that it worked, and that grading started in a sandbox that had been checked.
     ``verifier_status`` is the exit status of the verifier's script (None: it did not end), ``rewards`` what was read
-    (None: grading was not reached). ``lost_inference_sec`` and ``lost_sandbox_sec`` are seconds of the agent's limit
-    that outages of ours took.
+    (None: grading was not reached). ``model`` is what the gateway knows of its calls (None: it made none).
+    ``lost_inference_sec`` and ``lost_sandbox_sec`` are seconds of the agent's limit that outages of ours took.
     """
 
     failures: tuple[Failure, ...] = ()
     sandbox: SandboxReport = field(default_factory=SandboxReport)
     grading: SandboxReport | None = None
     separate: bool = False
+    model: Report | None = None
     flags: frozenset[Flag] = frozenset()
     agent_limit_sec: float | None = None
     lost_inference_sec: float = 0.0

@@ -25,6 +25,7 @@ class Clock:
 
     def times(self, record: Record) -> Times:
         record.enter(record.phase)
+        model = record.model
         ended = self._began + timedelta(seconds=time.monotonic() - self._mark)
         return Times(
             started_at=self._began.isoformat(timespec="milliseconds"),
@@ -32,7 +33,10 @@ class Clock:
             sandbox_sec=_rounded(record.seconds.get(Phase.START)),
             agent_sec=_rounded(record.seconds.get(Phase.AGENT)),
             verifier_sec=_rounded(record.seconds.get(Phase.VERIFY)),
-            lost_sec=round(record.state.lost_sec + sum(r.lost_sec for r in record.reports.values()), 3),
+            lost_sec=round(record.lost_inference_sec + sum(r.lost_sec for r in record.reports.values()), 3),
+            model_sec=_rounded(model.model_sec if model else None),
+            held_sec=_rounded(model.held_sec if model else None),
+            queued_sec=_rounded(model.queued_sec if model else None),
         )
 
 
@@ -49,7 +53,7 @@ def build_outcome(record: Record, clock: Clock, task_digest: str, pass_threshold
         cause=decision.cause,
         message=decision.message[:_TEXT_MAX],
         flags=decision.flags,
-        turns=record.state.turns,
+        turns=record.turns,
         details=_details(record),
     )
 
@@ -59,6 +63,8 @@ def _details(record: Record) -> dict[str, Any]:
     details: dict[str, Any] = {}
     if record.state.ending:
         details["ending"] = record.state.ending
+    if record.model is not None:
+        details["model"] = {name: value for name, value in record.model.to_json().items() if value}
     if record.failures:
         details["failures"] = [plain(dataclasses.asdict(failure)) for failure in record.failures]
     reports = [plain(dataclasses.asdict(report)) for report in record.reports.values() if report != _NOTHING]

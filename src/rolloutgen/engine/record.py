@@ -1,17 +1,19 @@
 """What happens in one attempt, written down while it happens: the evidence grows here, and nothing is judged here."""
 
+import asyncio
 import errno
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from rolloutgen.engine.evidence import Evidence, Failure, Phase
+from rolloutgen.engine.evidence import AGENT_TIMEOUT, Evidence, Failure, Phase
 from rolloutgen.engine.rewards import RewardError, Rewards
-from rolloutgen.errors import AttemptError, CommandLostError, NoSpaceError
-from rolloutgen.models import Attempt
+from rolloutgen.errors import AttemptError, CommandLostError, NoSpaceError, StoreError
+from rolloutgen.gateway.report import Report
+from rolloutgen.models import Attempt, ModelEndpoint
 from rolloutgen.outcomes import Flag
 from rolloutgen.sandbox.base import ExecResult, Sandbox, SandboxReport
 from rolloutgen.scaffold.base import State
@@ -29,11 +31,16 @@ class Record:
     """The notes of one attempt. Sandboxes are entered before they start, so that none is ever forgotten.
 
     ``own_disk`` is what this machine's own disk refused (empty: nothing); a sandbox's own is in its report.
+    ``endpoint`` is where the agent finds the model while it runs, ``model`` what the gateway knows of its calls
+    afterwards; ``suspect_sec`` how long a silent server let it wait when its time was up.
     """
 
     attempt: Attempt
     state: State = field(default_factory=State)
     transcript: Transcript | None = None
+    endpoint: ModelEndpoint | None = None
+    model: Report | None = None
+    suspect_sec: float = 0.0
     phase: Phase = Phase.PREPARE
     since: float = field(default_factory=time.monotonic)
     seconds: dict[Phase, float] = field(default_factory=dict)
@@ -108,6 +115,27 @@ class Record:
         self._removed.add(self.sandboxes.index(sandbox))
         await sandbox.stop()
 
+    @property
+    def turns(self) -> int | None:
+        """Model calls of the agent (None: it makes none): the gateway's count before the scaffold's."""
+        return self.state.turns if self.model is None else self.model.turns
+
+    @property
+    def lost_inference_sec(self) -> float:
+        return max(self.suspect_sec, 0.0 if self.model is None else self.model.suspect_sec)
+
+    def ending(self) -> dict[str, Any]:
+        """For the last line of a transcript: how it ended, as far as is known now."""
+        self.interrupted = self.interrupted or is_cancelled()
+        timed_out = any(failure.kind == AGENT_TIMEOUT for failure in self.failures)
+        ended = self.state.ending or (Flag.AGENT_TIMEOUT.value if timed_out else self.phase.value)
+        return {
+            "ending": "interrupted" if self.interrupted else ended,
+            "turns": self.turns,
+            "flags": sorted(self.state.flags),
+            "failures": [f"{failure.kind}: {failure.message}" for failure in self.failures],
+        }
+
     def evidence(self) -> Evidence:
         """All that is known now."""
         agents = self.reports.get(0, SandboxReport())
@@ -116,9 +144,10 @@ class Record:
             sandbox=agents,
             grading=self.reports.get(1),
             separate=self.separate,
+            model=self.model,
             flags=frozenset(self.state.flags),
             agent_limit_sec=self.state.limit_sec,
-            lost_inference_sec=self.state.lost_sec,
+            lost_inference_sec=self.lost_inference_sec,
             lost_sandbox_sec=agents.lost_sec,
             oom_before_verify=self.before_verify.oom,
             agent_begun=Phase.AGENT in self.seconds or self.phase is Phase.AGENT,
@@ -128,9 +157,20 @@ class Record:
         )
 
 
+def is_cancelled() -> bool:
+    """Whether somebody cancelled the attempt that runs here."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _refused_by_disk(error: BaseException | None) -> str:
-    """What this machine's disk answered (empty: ``error`` does not come from that). Only writes get such answers."""
+    """What this machine's disk answered (empty: ``error`` does not come from that). Only writes get such answers.
+
+    The gateway's disk is this machine's too: a transcript that it cannot begin is a StoreError.
+    """
     while error is not None:
+        if isinstance(error, StoreError):
+            return str(error)
         if isinstance(error, OSError) and error.errno in _DISK_REFUSED:
             return str(error)
         error = error.__cause__ or error.__context__

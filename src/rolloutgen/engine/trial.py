@@ -2,14 +2,15 @@
 
 Changed here, each for one reason: the task is not hashed again (blocking, seconds); lock.json and hook events are left
 out (validation of documents that nobody reads); loggers are not registered for ever; every exception is noted, not the
-first alone; the agent's machine is checked before grading (C5); a cancelled trial copies nothing more.
+first alone; the agent's machine is checked before grading (C5); a cancelled trial copies nothing more; an agent that
+asks a model has its own limit (``attend``), and the model for as long as it runs.
 """
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Self, override
+from typing import Any, Final, Self, override
 
 from harbor.agents.base import BaseAgent
 from harbor.models.job.lock import TrialLock
@@ -26,14 +27,18 @@ from harbor.models.trial.config import (
 from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import StepResult, TrialResult
 from harbor.tasks.client import TaskDownloadResult
+from harbor.trial.errors import AgentTimeoutError
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.single_step import SingleStepTrial
 
+from rolloutgen.engine.attend import TimeUpError, attend
 from rolloutgen.engine.decide import spoiled
 from rolloutgen.engine.environment import IMPORT_PATH, Context, SandboxEnvironment
 from rolloutgen.engine.evidence import Phase
+from rolloutgen.engine.leasing import leased
 from rolloutgen.engine.tasks import LoadedTask
 from rolloutgen.errors import SandboxError
+from rolloutgen.gateway.client import Gateway
 from rolloutgen.paths import HARBOR
 
 HARBOR_VERSION: Final = "0.26.0"
@@ -50,12 +55,16 @@ type AgentBuilder = Callable[[LoadedTask, TrialPaths], BaseAgent]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one trial is made of; ``token`` is the key of ``context`` in ``environment.ATTEMPTS``."""
+    """What one trial is made of; ``token`` is the key of ``context`` in ``environment.ATTEMPTS``.
+
+    ``gateway`` is None for agents that ask no model.
+    """
 
     token: str
     context: Context
     loaded: LoadedTask
     build_agent: AgentBuilder
+    gateway: Gateway | None
 
 
 class UngradableError(Exception):
@@ -157,6 +166,21 @@ class AttemptTrial(SingleStepTrial):
             raise
         finally:
             self._record.enter(Phase.FINISH)
+
+    @override
+    async def _run_agent_phase(self, *, timeout_sec: float | None, **rest: Any) -> None:
+        """Harbor's, under our own clock where a model is asked: its waits are not the agent's time."""
+        gateway, settings = self._plan.gateway, self._plan.context.settings
+        if gateway is None:
+            await super()._run_agent_phase(timeout_sec=timeout_sec, **rest)
+            return
+        async with leased(gateway, settings, self._record, self.agent.version() or "") as lease:
+            agent = super()._run_agent_phase(timeout_sec=None, **rest)
+            try:
+                await attend(agent, lease, timeout_sec, self._record.fail)
+            except TimeUpError as up:
+                self._record.suspect_sec = up.report.suspect_sec
+                raise AgentTimeoutError(str(up)) from up
 
     async def _before_grading(self) -> None:
         """Do not copy from, and do not grade, what is lost anyway. Raises UngradableError."""

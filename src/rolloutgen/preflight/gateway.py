@@ -12,9 +12,6 @@ from rolloutgen.serving.command import HOST
 from rolloutgen.serving.ports import owner
 from rolloutgen.settings import Settings
 
-_FOR_TOOLS: Final = ("TOOL_CALL_PARSER", "TOOL_CANARY")
-"""Keys that act on calls which carry tools, and on nothing else."""
-
 
 def _address(context: Context) -> Iterator[Finding]:
     """The gateway listens at one address of this machine, and sandboxes are given the same."""
@@ -74,17 +71,17 @@ def _passthrough(context: Context) -> Iterator[Finding]:
         )
 
 
-def _for_tools(context: Context) -> Iterator[Finding]:
-    """A key that somebody set, and that cannot act, is told."""
-    draft = context.draft
-    unused = [key for key in _FOR_TOOLS if key in draft.values and draft.values[key].text]
-    if context.settings.scaffold not in TOOL_USERS:
-        for key in unused:
-            yield warn(key, f"does nothing: the scaffold {context.settings.scaffold} sends no tools", "take it out")
+def _tool_canary(context: Context) -> Iterator[Finding]:
+    """A key that somebody set, and that cannot act, is told: without tools and parser nothing asks for a tool call."""
+    settings = context.settings
+    acts = settings.scaffold in TOOL_USERS or settings.tool_call_parser is not None
+    if "TOOL_CANARY" in context.draft.values and not acts:
+        why = f"the scaffold {settings.scaffold} sends no tools, and TOOL_CALL_PARSER is not set"
+        yield warn("TOOL_CANARY", f"does nothing: {why}", "take it out")
 
 
 CHECKS: Final = (
     Check("GATEWAY_HOST", _address, ("GATEWAY_HOST", "GATEWAY_PORT", "VLLM_PORT"), model=True, work=True),
     Check("SAMPLING_PASSTHROUGH", _passthrough, ("SAMPLING_PASSTHROUGH",), model=True),
-    Check("TOOL_CALL_PARSER", _for_tools, _FOR_TOOLS, model=True),
+    Check("TOOL_CANARY", _tool_canary, ("TOOL_CANARY", "TOOL_CALL_PARSER"), model=True),
 )

@@ -39,12 +39,6 @@ def fds_wanted(n_concurrent: int) -> int:
     return _FDS_OF_OURS + _FDS_PER_ATTEMPT * n_concurrent
 
 
-def raise_fd_limit() -> None:
-    """Up to the hard limit, for this process and its children."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _file_descriptors(context: Context) -> Iterator[Finding]:
     wanted = fds_wanted(context.settings.n_concurrent)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from rolloutgen.sandbox.base import ExecResult
-from rolloutgen.transcript.lines import Message
+from rolloutgen.scaffold.model import Message
 
 SYSTEM: Final = """\
 You work in a Linux shell. Answer with one shell command at a time, and nothing else: no explanation. Its output and \
