@@ -10,9 +10,9 @@ same port or another. As a program of its own, on uvloop::
     PYTHONPATH=tests python -m fakes.upstream [--port N] [--model NAME] [--key KEY] [--answer TEXT | --script FILE]
         [--tokens-per-sec N] [--context-len N] [--requests FILE]
 
-prints ``ready http://127.0.0.1:N/v1`` when it listens. FILE of --script has a reaction a line, the last one is
-repeated: ``{"answer": {...}}``, ``{"fault": {...}}``, ``{"broken": {...}}`` with the fields of those classes. FILE of
---requests gets a line a call when it has ended.
+prints ``ready http://127.0.0.1:N/v1`` when it listens. ``{n}`` in TEXT is the call's number. FILE of --script has a
+reaction a line, the last one is repeated: ``{"answer": {...}}``, ``{"fault": {...}}``, ``{"broken": {...}}`` with the
+fields of those classes. FILE of --requests gets a line a call when it has ended.
 """
 
 import argparse
@@ -207,8 +207,14 @@ def _recorder(path: Path) -> Callable[[Call], None]:
         seen = {"number": call.number, "path": call.path, "sent": call.sent, "left": call.left, "body": call.body}
         with path.open("ab") as file:
             file.write(dumps(seen) + b"\n")
+        _forget(call)
 
     return record
+
+
+def _forget(call: Call) -> None:
+    """A program that runs for long keeps no bodies."""
+    call.body = {}
 
 
 def _options() -> argparse.Namespace:
@@ -226,15 +232,19 @@ def _options() -> argparse.Namespace:
 
 async def _main(options: argparse.Namespace) -> None:
     lines = options.script.read_bytes().splitlines() if options.script else []
-    script = [_reaction(line) for line in lines] or [Answer(options.answer)]
+    script = [_reaction(line) for line in lines]
+
+    def rule(call: Call) -> Reaction:
+        return script[min(call.number, len(script) - 1)] if script else options.answer.replace("{n}", str(call.number))
+
     upstream = Upstream(
-        lambda call: script[min(call.number, len(script) - 1)],
+        rule,
         model=options.model,
         key=options.key,
         port=options.port,
         context_len=options.context_len,
         tokens_per_sec=options.tokens_per_sec,
-        on_end=_recorder(options.requests) if options.requests else None,
+        on_end=_recorder(options.requests) if options.requests else _forget,
     )
     async with upstream:
         print(f"ready {upstream.base_url}", flush=True)
