@@ -122,14 +122,13 @@ class _Gateway:
     @contextlib.asynccontextmanager
     async def _listening(self, door: socket.socket) -> AsyncIterator[GatewayRecord]:
         """Serve scaffolds at ``door`` and the driver at a Unix socket; the record that says so."""
-        make_temporary_folder(self._launch.name)
-        path = temporary_folder(self._launch.name) / _SOCKET
+        path, inside = _bind_inside(self._launch)
         control = Control(self._attempts, self._server, self._policy.served_model_name, self.status)
         upstream = Upstream(self._server, self._key, self._policy.model_call_timeout_sec)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(path.unlink, missing_ok=True)
             stack.push_async_callback(upstream.close)
-            for app, listener in ((self._app(upstream), door), (control.app(), bind(path))):
+            for app, listener in ((self._app(upstream), door), (control.app(), inside)):
                 runner = make_runner(app)
                 stack.push_async_callback(runner.cleanup)
                 await runner.setup()
@@ -225,6 +224,16 @@ def _bind(settings: Settings) -> socket.socket:
             raise GatewayFailedError(f"GATEWAY_PORT={port} is in use at {host} by {who}; {mend}") from error
         told = f"the gateway cannot listen at GATEWAY_HOST={host}, port {port or 'any'}: {error}"
         raise GatewayFailedError(told) from error
+
+
+def _bind_inside(launch: Path) -> tuple[Path, socket.socket]:
+    """The driver's socket and its path. Raises GatewayFailedError."""
+    path = temporary_folder(launch.name) / _SOCKET
+    try:
+        make_temporary_folder(launch.name)
+        return path, bind(path)
+    except OSError as error:
+        raise GatewayFailedError(f"the driver's socket {path} cannot be made: {error}") from error
 
 
 def _url(settings: Settings, door: socket.socket) -> str:
