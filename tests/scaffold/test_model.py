@@ -1,148 +1,117 @@
-"""Calls to the model server: what is sent with each (A13), what is asked again, and what an error means (C8)."""
+"""Calls to the model through a real gateway: what is sent with each (A13), and what an error means (C8).
+
+What is sent again, and for how long, is the gateway's: see tests/gateway.
+"""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from fakes.model_server import CONTEXT, DROP, GARBAGE, HANG, OVERLOADED, RATE_LIMIT, Call, Fault, ModelServer
+from fakes.answers import CONTEXT_ERRORS, GARBAGE, Answer, Call, Fault
 from rolloutgen.errors import InferenceError
-from rolloutgen.outcomes import Cause, Flag
-from rolloutgen.scaffold.base import State
-from rolloutgen.scaffold.model import TRIES, ContextExceededError, ModelClient
+from rolloutgen.scaffold.model import ContextExceededError
+
+from .conftest import Play
 
 ASK = [{"role": "user", "content": "hello"}]
-type MakeClient = Callable[..., ModelClient]
+type MakePlay = Callable[..., Play]
 
 
-def first_then(fault: Fault, times: int, answer: str = "ls") -> Callable[[Call], str | Fault]:
-    return lambda call: fault if call.number < times else answer
-
-
-async def test_a13_every_request_carries_the_sampling_parameters(make_client: MakeClient) -> None:
-    async with ModelServer(lambda call: "ls\nmore") as server:
-        reply = await make_client(server).complete(ASK, "\n", State())
+async def test_a13_a_call_asks_for_little_and_carries_the_runs_own_sampling(play: MakePlay) -> None:
+    async with play(["ls\nmore"]) as one:
+        reply = await one.client.complete(one.lease.endpoint, ASK, "\n")
     assert (reply.text, reply.finish_reason, reply.full) == ("ls", "stop", False)
-    body = server.calls[0].body
-    sent = {key: body[key] for key in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "n", "stop")}
-    assert sent == {
-        "temperature": 0.7,
-        "top_p": 0.9,
-        "top_k": 20,
-        "min_p": 0.05,
-        "max_tokens": 64,
-        "n": 1,
-        "stop": ["\n"],
-    }
-    assert (body["presence_penalty"], body["frequency_penalty"], body["repetition_penalty"]) == (0, 0, 1)
+    sent = one.calls[0].body
+    wanted = {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "max_tokens": 64, "stop": ["\n"]}
+    assert {key: sent[key] for key in wanted} == wanted
+    assert sent["messages"] == ASK
 
 
-@pytest.mark.parametrize("fault", [Fault(), OVERLOADED, GARBAGE, DROP, HANG, Fault(status=200, body='{"choices": []}')])
-async def test_what_heals_is_asked_again_and_flagged(make_client: MakeClient, fault: Fault) -> None:
-    state = State()
-    async with ModelServer(first_then(fault, 2)) as server:
-        reply = await make_client(server).complete(ASK, "\n", state)
-    assert reply.text == "ls"
-    assert state.flags == {Flag.INFERENCE_RETRY}
-    assert state.lost_sec > 0
-    assert [("error" in one, "status" in one) for one in reply.call["tries"]] == [(True, False)] * 2 + [(False, True)]
+async def test_an_answer_is_continued(play: MakePlay) -> None:
+    """The gateway lets through what a scaffold needs for it."""
+    begun = [*ASK, {"role": "assistant", "content": "cat <<EOF"}]
+    async with play(["\nyes\nEOF\n"]) as one:
+        reply = await one.client.complete(one.lease.endpoint, begun, "\nEOF", continues=True)
+    assert reply.text == "\nyes"
+    sent = one.calls[0].body
+    assert (sent["continue_final_message"], sent["add_generation_prompt"]) == (True, False)
 
 
-async def test_a_call_without_trouble_loses_nothing(make_client: MakeClient) -> None:
-    state = State()
-    async with ModelServer(lambda call: "ls") as server:
-        await make_client(server).complete(ASK, "\n", state)
-    assert (state.lost_sec, state.flags) == (0.0, set())
+async def test_every_attempt_has_its_own_key_and_all_share_the_connections(play: MakePlay) -> None:
+    async with play(["one", "two"]) as one:
+        other = await one.gateway.lease(one.transcript.with_name("other.jsonl"))
+        await one.client.complete(one.lease.endpoint, ASK, "\n")
+        await one.client.complete(other.endpoint, ASK, "\n")
+        assert (await one.lease.report()).turns == (await other.report()).turns == 1
+        await other.close({})
+        with pytest.raises(InferenceError, match="HTTP 401"):
+            await one.client.complete(other.endpoint, ASK, "\n")
+    assert other.endpoint.api_key != one.lease.endpoint.api_key
+    assert {call.headers["Authorization"] for call in one.calls} == {"Bearer server-key"}
 
 
-async def test_retry_after_is_honoured(make_client: MakeClient) -> None:
-    state = State()
-    async with ModelServer(first_then(RATE_LIMIT, 1)) as server:
-        await make_client(server).complete(ASK, "\n", state)
-    assert state.lost_sec >= 1.0
-
-
-@pytest.mark.parametrize("fault", [Fault(), OVERLOADED, GARBAGE, HANG])
-async def test_what_does_not_heal_is_an_error_of_this_trial(make_client: MakeClient, fault: Fault) -> None:
-    state = State()
-    async with ModelServer(lambda call: fault) as server:
-        client = make_client(server, model_call_timeout_sec=0.1)
-        with pytest.raises(InferenceError) as caught:
-            await client.complete(ASK, "\n", state)
-    assert caught.value.cause is Cause.MODEL_CALL
-    assert len(server.calls) == TRIES
-    assert (state.lost_sec > 0, state.flags) == (True, set())
-
-
-async def test_a_server_that_is_gone_is_an_error_of_all(make_client: MakeClient) -> None:
-    server = ModelServer(lambda call: "ls")
-    await server.start()
-    client = make_client(server)
-    await server.stop()
-    with pytest.raises(InferenceError) as caught:
-        await client.complete(ASK, "\n", State())
-    assert caught.value.cause is Cause.MODEL_DOWN
-
-
-async def test_a_server_that_dies_under_a_call_is_an_error_of_all(make_client: MakeClient) -> None:
-    asked = asyncio.Event()
-
-    def hang(call: Call) -> Fault:
-        asked.set()
-        return HANG
-
-    async with ModelServer(hang) as server:
-        call = asyncio.create_task(make_client(server, model_call_timeout_sec=5.0).complete(ASK, "\n", State()))
-        await asked.wait()
-    with pytest.raises(InferenceError) as caught:
-        await call
-    assert caught.value.cause is Cause.MODEL_DOWN
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "This model's maximum context length is 2048 tokens. However, you requested 2049 tokens",
-        "'max_tokens' or 'max_completion_tokens' is too large: 64. This model's maximum context length is 2048 tokens",
-        "The decoder prompt (length 3000) is longer than the maximum model length of 2048.",
-        "prompt is too long: 3000 tokens",
-        "Please reduce the length: context_length_exceeded",
-    ],
-)
-async def test_c8_a_full_context_is_not_an_error(make_client: MakeClient, message: str) -> None:
-    async with ModelServer(lambda call: Fault(status=400, body=message)) as server:
+@pytest.mark.parametrize("error", CONTEXT_ERRORS)
+async def test_c8_a_full_context_is_not_an_error(play: MakePlay, error: Fault) -> None:
+    async with play([error]) as one:
         with pytest.raises(ContextExceededError):
-            await make_client(server).complete(ASK, "\n", State())
-    assert len(server.calls) == 1
+            await one.client.complete(one.lease.endpoint, ASK, "\n")
+    assert (len(one.calls), one.report.context_exceeded, one.report.failure) == (1, True, "")
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_a_refusal_is_not_asked_again(make_client: MakeClient, status: int) -> None:
-    async with ModelServer(lambda call: Fault(status=status, body="no such thing")) as server:
-        with pytest.raises(InferenceError, match=f"HTTP {status}: no such thing") as caught:
-            await make_client(server).complete(ASK, "\n", State())
-    assert caught.value.cause is Cause.MODEL_CALL
-    assert len(server.calls) == 1
+async def test_c8_an_answer_cut_by_the_context_is_told_from_one_cut_by_its_limit(play: MakePlay) -> None:
+    async with play(["word " * 100], VLLM_MAX_MODEL_LEN="50", MAX_RESPONSE_LEN="49") as one:
+        full = await one.client.complete(one.lease.endpoint, ASK, "\n")
+    assert (full.finish_reason, full.full, one.report.context_exceeded) == ("length", True, True)
 
 
-async def test_c8_an_answer_cut_by_the_context_is_told_from_one_cut_by_its_limit(make_client: MakeClient) -> None:
-    async with ModelServer(lambda call: "word " * 100, context_len=50) as server:
-        full = await make_client(server, vllm_max_model_len=50).complete(ASK, "\n", State())
-        short = await make_client(server, vllm_max_model_len=50, max_response_len=10).complete(ASK, "\n", State())
-    assert (full.finish_reason, full.full) == ("length", True)
+async def test_an_answer_cut_by_its_limit(play: MakePlay) -> None:
+    async with play(["word " * 100], MAX_RESPONSE_LEN="10") as one:
+        short = await one.client.complete(one.lease.endpoint, ASK, "\n")
     assert (short.finish_reason, short.full) == ("length", False)
 
 
-async def test_seconds_lost_are_known_when_a_time_limit_strikes(make_client: MakeClient) -> None:
-    state = State()
-    async with ModelServer(lambda call: RATE_LIMIT) as server:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await make_client(server).complete(ASK, "\n", state)
-    assert state.lost_sec > 0.3
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_refusal_is_an_error_and_not_asked_again(play: MakePlay, status: int) -> None:
+    async with play([Fault(status=status, body="no such thing")]) as one:
+        with pytest.raises(InferenceError, match=f"HTTP {status}.*no such thing"):
+            await one.client.complete(one.lease.endpoint, ASK, "\n")
+    assert len(one.calls) == 1
 
 
-async def test_the_context_fault_of_the_fake_is_one(make_client: MakeClient) -> None:
-    async with ModelServer(lambda call: CONTEXT) as server:
-        with pytest.raises(ContextExceededError):
-            await make_client(server).complete(ASK, "\n", State())
+@pytest.mark.parametrize("fault", [Fault(), Fault(status=404, body="no such model"), GARBAGE])
+async def test_what_the_gateway_held_in_vain_is_an_error(play: MakePlay, fault: Fault) -> None:
+    async with play([fault] * 1000, GATEWAY_HOLD_SEC="0.3") as one:
+        with pytest.raises(InferenceError, match="HTTP 503"):
+            await one.client.complete(one.lease.endpoint, ASK, "\n")
+    assert len(one.calls) > 1
+    assert one.report.failure
+    assert one.report.held_sec > 0
+
+
+async def test_a_call_waits_for_as_long_as_the_gateway_holds_it(play: MakePlay) -> None:
+    """A client's own impatience would end calls that a restarted server would have answered."""
+    async with play([Fault(), Fault(), Fault(), "ls"], GATEWAY_HOLD_SEC="60") as one:
+        reply = await one.client.complete(one.lease.endpoint, ASK, "\n")
+    assert reply.text == "ls"
+    assert (one.report.retried, one.report.failure, one.report.turns) == (True, "", 1)
+
+
+async def test_a_gateway_that_is_gone_is_an_error_at_once(play: MakePlay) -> None:
+    asked = asyncio.Event()
+
+    async def never(_: Call) -> Answer:
+        asked.set()
+        await asyncio.Event().wait()
+        return Answer()
+
+    async with play([]) as one:
+        one.upstream.rule = never
+        call = asyncio.create_task(one.client.complete(one.lease.endpoint, ASK, "\n"))
+        await asked.wait()
+        await one.gateway.die()
+        with pytest.raises(InferenceError, match="the connection to the gateway is lost"):
+            await call
+        with pytest.raises(InferenceError, match="the connection to the gateway is lost"):
+            await one.client.complete(one.lease.endpoint, ASK, "\n")
+    assert one.report.server_down

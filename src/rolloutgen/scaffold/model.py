@@ -4,7 +4,6 @@ So a call here is one request. It waits for as long as the gateway holds it: one
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,13 +19,8 @@ type Message = dict[str, Any]
 
 _CONNECT_SEC: Final = 30.0
 _OK: Final = 200
-_REFUSED: Final = frozenset({400, 413, 422})
-_CONTEXT: Final = re.compile(
-    r"maximum (context|model|input) length|context.length|max_model_len|context window|too many tokens"
-    r"|prompt is too long|longer than the maximum",
-    re.IGNORECASE,
-)
-"""Wordings of servers for a request that does not fit."""
+_CONTEXT_FULL: Final = "context_length_exceeded"
+"""The code of an error that says that the request does not fit, whatever the server's words."""
 
 
 class ContextExceededError(Exception):
@@ -104,9 +98,16 @@ class ModelClient:
 def _refuse(status: int, text: str) -> None:
     """Raise what an answer other than 200 means."""
     why = f"HTTP {status}: {text.strip()[:500]}"
-    if status in _REFUSED and _CONTEXT.search(text):
+    if _code(text) == _CONTEXT_FULL:
         raise ContextExceededError(why)
     raise InferenceError(f"a model call failed ({why})")
+
+
+def _code(text: str) -> object:
+    try:
+        return json.loads(text)["error"]["code"]
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def _checked(text: str) -> Mapping[str, Any]:
