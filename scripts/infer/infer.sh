@@ -7,8 +7,9 @@
 #   --dry-run   resolve, check and report everything, and launch nothing; exit 0 only if a real run would start
 #   -h, --help  show this
 #
-# It makes what is missing (Python environments, and the model where MODEL_SETUP says how), starts one model server and the
-# driver, and ends them. Start the same command again to resume: complete trials are skipped. Stop it with kill or Ctrl-C.
+# It makes what is missing (Python environments, and the model where MODEL_SETUP says how), starts one model server, the
+# gateway before it and the driver, and ends them. Start the same command again to resume: complete trials are skipped.
+# Stop it with kill or Ctrl-C.
 # Without a terminal: nohup setsid bash scripts/infer/infer.sh CONFIG > logs/infer.out 2>&1 &
 #
 # stdout: the last line; stderr: the story; logs/<exp>.log: the record, appended across launches.
@@ -73,7 +74,7 @@ find_python() {
   if [[ -z $VENV_PATH ]]; then keep_environment .venv; fi
 }
 
-# Nobody makes an environment anew while this launch, its server or its driver run with it: they hold its lock, shared.
+# Nobody makes an environment anew while this launch, its server, gateway or driver run with it: they hold its lock, shared.
 keep_environment() {
   local held
   { exec {held}>>"$repository/.cache/$1.lock"; } 2>/dev/null || return 0 # a read-only place: nobody makes it anew there
@@ -165,6 +166,7 @@ finish() {
   ((interrupted == 0)) || code=$interrupted
   [[ -z $locked ]] || mark_ending
   if [[ -n $driver ]]; then stop_driver; fi
+  if [[ -n $gateway ]]; then stop_gateway; fi
   if [[ -n $server ]]; then stop_server; fi
   if [[ -n $launch_dir ]]; then end_launch; fi
   if [[ -n $tells_end ]]; then show_end "$code"; fi
@@ -200,6 +202,7 @@ _main() {
   make_policy
   prepare
   serve_model
+  open_gateway
   drive
 }
 

@@ -8,13 +8,18 @@ source "$repository/scripts/lib/log.sh"
 
 python=""     # our own
 launch_id=""  # marks every process of a launch, from the lock on
-model_key=""  # of this launch's model server; never in a command line or a file
+model_key=""  # of this launch's model server; never in a command line or a file, and for server and gateway alone
 status=0      # exit status of the child that was awaited last
 interrupted=0 # the exit status that the first signal asks for; 0: none came
 deadline=0    # in SECONDS: what is being waited for is killed then; 0: never
 step=""       # session leader of the step that is being waited for
 driver=""
 server=""
+gateway=""
+
+# Seconds that each part is given to end, half a minute in all; a signal that comes again leaves the driver less, and
+# what comes last is the sweep.
+driver_sec=12 hurry_sec=6 gateway_sec=3 server_sec=5 hurried_server_sec=3 sweep_sec=7
 
 kept_names=" PATH HOME USER LOGNAME SHELL LANG TZ TMPDIR TERM COLUMNS LINES NO_COLOR LD_LIBRARY_PATH XDG_RUNTIME_DIR"
 kept_names+=" XDG_CACHE_HOME SSL_CERT_FILE SSL_CERT_DIR HF_HOME TORCH_HOME"
@@ -28,7 +33,6 @@ ours() {
   done
   export PYTHONPATH=$repository/src
   [[ -z $launch_id ]] || export ROLLOUTGEN_LAUNCH=$launch_id
-  [[ -z $model_key ]] || export ROLLOUTGEN_MODEL_KEY=$model_key
   exec setsid "$python" -P "$@" 6>&- 7>&- 8>&-
 }
 
@@ -52,18 +56,23 @@ catch_signals() {
   trap : PIPE # whoever reads along may stop; children do not inherit this
 }
 
+# What is being waited for has so many seconds from now, or less.
+hasten() {
+  ((deadline != 0 && deadline <= SECONDS + $1)) || deadline=$((SECONDS + $1))
+}
+
 # Pass a signal on. The first starts the end; a second makes the children hurry, and they clean up all the same.
 on_signal() {
   local forwarded=$1
   [[ $1 != HUP ]] || forwarded=TERM
   if ((interrupted == 0)); then
     interrupted=$2
-    deadline=$((SECONDS + 14))
+    hasten "$driver_sec"
     reason="interrupted by SIG$1; the same command goes on from here"
     say "SIG$1: ending; what was done stays done"
     mark_ending
   else
-    deadline=$((SECONDS + 6))
+    hasten "$hurry_sec"
     say "SIG$1: hurrying"
     [[ -z $server ]] || kill -s TERM "$server" 2>/dev/null || :
   fi

@@ -7,10 +7,17 @@ log_file=""
 reason="" # why the run ends as it does, for its last line
 
 say() {
-  local line
-  printf -v line '%(%H:%M:%S)T %s' -1 "$*"
-  printf '%s\n' "$line" 2>/dev/null >&7 || :
-  note "$line"
+  show "$@"
+  note "$(stamped "$*")"
+}
+
+# To people alone.
+show() {
+  stamped "$*" 2>/dev/null >&7 || :
+}
+
+stamped() {
+  printf '%(%H:%M:%S)T %s\n' -1 "$1"
 }
 
 # Into the log alone.

@@ -80,10 +80,11 @@ def _parser() -> argparse.ArgumentParser:
     _add(commands, "resolve", _resolve, "for the launcher: what it must know, as NUL-terminated KEY=VALUE")
     prepare = _add(commands, "prepare", _prepare, "for the launcher, with the lock held: record, sweep, preflight")
     serve = _add(commands, "serve", _serve, "for the launcher: start the model server and watch it")
+    gateway = _add(commands, "gateway", _gateway, "for the launcher: the server between scaffolds and the model server")
     run = _add(commands, "run", _run, "for the launcher: the driver")
-    for inner in (prepare, serve, run):
+    for inner in (prepare, serve, gateway, run):
         inner.add_argument("--launch", type=Path, required=True, metavar="DIR", help="the launch's own folder")
-        about = "the process that answers for the launch; serve and run end when it is gone"
+        about = "the process that answers for the launch; serve, gateway and run end when it is gone"
         inner.add_argument("--launcher", type=int, required=True, metavar="PID", help=about)
     return parser
 
@@ -152,11 +153,21 @@ def _prepare(arguments: Arguments) -> int:
 
 
 def _serve(arguments: Arguments) -> int:
-    from rolloutgen.run import MODEL_KEY
+    from rolloutgen.serving import MODEL_KEY
     from rolloutgen.serving.serve import serve
 
     settings = _load_valid(arguments).settings
     return asyncio.run(serve(settings, arguments.launch, arguments.launcher, os.environ.get(MODEL_KEY, "")))
+
+
+def _gateway(arguments: Arguments) -> int:
+    import uvloop
+
+    from rolloutgen.gateway.process import gateway
+    from rolloutgen.serving import MODEL_KEY
+
+    settings = _load_valid(arguments).settings
+    return uvloop.run(gateway(settings, arguments.launch, arguments.launcher, os.environ.get(MODEL_KEY, "")))
 
 
 def _run(arguments: Arguments) -> int:

@@ -12,14 +12,18 @@ from rolloutgen.settings import Settings
 
 
 def command_lines(settings: Settings, config: Path) -> list[str]:
-    """As they will be, but for what each launch chooses anew (its id, a free port, vLLM's seed)."""
-    driver = [sys.executable, "-m", "rolloutgen", "run", str(config.absolute()), "--launch", "DIR", "--launcher", "PID"]
-    lines = ["driver: " + shlex.join(driver)]
+    """As they will be, but for what each launch chooses anew (its id, free ports, vLLM's seed)."""
+    driver = "driver: " + _of_ours("run", config)
     if not settings.uses_model:
-        return [*lines, "server: none, since the scaffold asks no model"]
+        return [driver, "server: none, since the scaffold asks no model"]
     server = command_line(settings, settings.vllm_port or 0, gpus_seen(), seed=0)
-    notes = " (each launch takes a fresh --seed" + ("" if settings.vllm_port else " and a free --port") + ")"
-    return ["server: " + masked_command(server) + notes, *lines]
+    notes = " (each start takes a fresh --seed" + ("" if settings.vllm_port else " and a free --port") + ")"
+    return ["server: " + masked_command(server) + notes, "gateway: " + _of_ours("gateway", config), driver]
+
+
+def _of_ours(name: str, config: Path) -> str:
+    line = [sys.executable, "-m", "rolloutgen", name, str(config.absolute()), "--launch", "DIR", "--launcher", "PID"]
+    return shlex.join(line)
 
 
 def forecast_lines(plan: Plan) -> list[str]:

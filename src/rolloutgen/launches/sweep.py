@@ -12,6 +12,7 @@ from typing import Final
 
 from rolloutgen.config import load_config, log_folder
 from rolloutgen.errors import FindingsError
+from rolloutgen.gateway.record import GatewayRecord
 from rolloutgen.launches.record import Launch, driver, end, folders, read, read_all
 from rolloutgen.paths import LogPaths
 from rolloutgen.processes import Process, belongings, boot_id, end_all
@@ -79,8 +80,9 @@ def end_launch(launch: Launch, dying_sec: float) -> list[str]:
 
 def _end_processes(launch: Launch, dying_sec: float) -> tuple[list[Process], list[Process]]:
     """(those that had to be ended, those that are still there)."""
-    server = ServerRecord.read(launch.folder)
-    parts = (driver(launch.folder), server.serve if server else None, server.vllm if server else None)
+    server, gateway = ServerRecord.read(launch.folder), GatewayRecord.read(launch.folder)
+    parts = [driver(launch.folder), gateway.gateway if gateway else None]
+    parts += [server.serve, server.vllm] if server else []
     leaders = [part for part in parts if part]
     find = belongings(launch.launch_id, leaders, server.members if server else ())
     deadline = time.monotonic() + dying_sec
