@@ -60,6 +60,12 @@ def text_of(message: Message) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
+def completion_of(message: Message) -> str:
+    """The text of an answer that is no chat."""
+    text = message.get("text")
+    return text if isinstance(text, str) else ""
+
+
 def reasoning_of(message: Message) -> str:
     """vLLM says ``reasoning``, and takes ``reasoning_content`` too."""
     value = message.get("reasoning") or message.get("reasoning_content")

@@ -157,5 +157,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_messages(path: Path) -> list[Message]:
-    """The conversation of one attempt, as the model saw it."""
-    return [message for line in read(path) for message in line.get("messages", ())]
+    """See ``reader.read_messages``."""
+    from rolloutgen.transcript import reader
+
+    return reader.read_messages(path)

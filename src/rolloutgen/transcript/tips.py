@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rolloutgen.transcript.echo import Echo, continued, echo, is_empty
+from rolloutgen.transcript.echo import Echo, completion_of, continued, echo, is_empty
 from rolloutgen.transcript.lines import Message
 from rolloutgen.transcript.prefix import common_prefix
 
@@ -60,8 +60,7 @@ class Tip:
         if message is None or number is None:
             return
         if isinstance(self.sent, str):
-            text = message.get("text")
-            self.reply = text if isinstance(text, str) else ""
+            self.reply = completion_of(message)
             return
         self.reply = number.to_bytes(WIDTH, sys.byteorder)
         said = dict(message) if self.beginning is None else continued(self.beginning, message)
