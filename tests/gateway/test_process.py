@@ -5,7 +5,6 @@ import json
 import signal
 import socket
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -15,12 +14,6 @@ from fakes.answers import HANG, Call, Reaction
 from fakes.upstream import Upstream
 from gateways import KEY, Launch, ask, sane, until
 from rolloutgen.gateway.client import Gateway, Lease, status
-
-
-@pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
-    with Launch(tmp_path) as launch:
-        yield launch
 
 
 async def _lease(gateway: Gateway, transcript: Path) -> Lease:

@@ -115,8 +115,10 @@ class Lease:
 class Gateway:
     """One a driver: ``open``, any number of leases, ``close``. ``launch`` is the launch's folder."""
 
-    def __init__(self, launch: Path) -> None:
+    def __init__(self, launch: Path, *, lease_sec: float = LEASE_SEC) -> None:
+        """A lease waits up to ``lease_sec`` for a gateway."""
         self._launch = launch
+        self._lease_sec = lease_sec
         self._link: _Link | None = None
         self._news = asyncio.Condition()
         self._failed: asyncio.Future[str] | None = None
@@ -138,8 +140,7 @@ class Gateway:
     ) -> Lease:
         """A new attempt, whose ``transcript`` the gateway creates; ``label`` names it in the gateway's log.
 
-        Waits up to ``LEASE_SEC`` for a gateway. Raises InferenceError (MODEL_DOWN), and StoreError where the
-        transcript cannot be written.
+        Raises InferenceError (MODEL_DOWN), and StoreError where the transcript cannot be written.
         """
         body = {
             "transcript": str(transcript),
@@ -162,10 +163,10 @@ class Gateway:
         """The gateway of now, or the next one, unless the server is gone for good."""
         assert self._failed is not None
         try:
-            async with asyncio.timeout(LEASE_SEC), self._news:
+            async with asyncio.timeout(self._lease_sec), self._news:
                 await self._news.wait_for(lambda: self._live() or self._gone())
         except TimeoutError:
-            raise InferenceError(f"no gateway came within {LEASE_SEC:g} s", Cause.MODEL_DOWN) from None
+            raise InferenceError(f"no gateway came within {self._lease_sec:g} s", Cause.MODEL_DOWN) from None
         link = self._live()
         if link is None:
             raise InferenceError(self._failed.result(), Cause.MODEL_DOWN)

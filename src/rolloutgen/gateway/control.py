@@ -9,11 +9,12 @@
 Who listens to /watch knows of the gateway's death by its end.
 """
 
+import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from aiohttp import web
 
@@ -37,9 +38,11 @@ class Control:
         self._server = server
         self._model_name = model_name
         self._status = status
+        self._watchers: set[asyncio.Task[object]] = set()
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=_BODY_MAX_BYTES)
+        app.on_shutdown.append(self._let_go)
         app.add_routes(
             [
                 web.post("/attempts", _told(self._register)),
@@ -75,12 +78,26 @@ class Control:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._watchers.add(task)
+        try:
+            await self._tell(response)
+        finally:
+            self._watchers.discard(task)
+
+    async def _tell(self, response: web.StreamResponse) -> NoReturn:
         told = ""
         while True:
             news = json.dumps({"server": self._server.state, "message": self._server.gone})
             await response.write((b"{}" if news == told else news.encode()) + b"\n")
             told = news
             await self._server.changed(PING_SEC)
+
+    async def _let_go(self, _: web.Application) -> None:
+        """Nobody waits at the gateway's end for those who never leave."""
+        for watcher in self._watchers:
+            watcher.cancel()
 
 
 def _answer(report: Report | None) -> web.Response:
