@@ -49,7 +49,7 @@ class LocalGateway:
         await self.ready()
         connections = Connections(self.server, self._upstream.key, policy.model_call_timeout_sec)
         self._stack.push_async_callback(connections.close)
-        attempts = Attempts(
+        attempts = self.attempts = Attempts(
             self.pulse,
             context_len=policy.vllm_max_model_len,
             token_ids=settings.record_token_ids,

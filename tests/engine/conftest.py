@@ -34,6 +34,9 @@ _MODEL_KEYS = {
     "VLLM_DTYPE": "auto",
     "GPU_MEMORY_UTILIZATION": "0.9",
     "SERVER_START_TIMEOUT_SEC": "60",
+    "GATEWAY_HOLD_SEC": "60",
+    "GATEWAY_MAX_INFLIGHT": "4",
+    "HEARTBEAT_SEC": "60",
 }
 
 type MakeSettings = Callable[..., Settings]

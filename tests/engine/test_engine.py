@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from fakes.model_server import CONTEXT, Call, Fault, ModelServer
 from fakes.null_sandbox import OK, NullBackend, NullSandbox, is_verifier
 from rolloutgen.engine import Engine
 from rolloutgen.errors import CommandLostError, SandboxError, StoreError, TransportError
-from rolloutgen.models import Attempt, ModelEndpoint, Outcome
+from rolloutgen.models import Attempt, Outcome
 from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.paths import HARBOR, TRANSCRIPT
 from rolloutgen.sandbox.base import ExecResult, Network, SandboxReport
@@ -405,61 +404,6 @@ async def test_an_attempt_cancelled_while_it_is_made_leaves_nothing(
         await running
     await engine.close()
     assert backend.sandboxes == []
-
-
-async def test_the_api_key_is_in_no_file(
-    backend: NullBackend, make_settings: Any, make_task: Any, make_attempt: Any, tmp_path: Path
-) -> None:
-    key = "sk-EMPTY-0123456789"
-    async with ModelServer(lambda call: "touch x" if len(call.messages) % 2 == 0 else "exit", key=key) as server:
-        engine = Engine(make_settings(SCAFFOLD="shell"), backend, ModelEndpoint(server.base_url, "policy", key))
-        outcome = await engine.run_attempt(make_attempt(make_task()))
-        await engine.close()
-    assert outcome.is_verdict
-    assert server.calls
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) > 5
-    assert not [path for path in files if key.encode() in path.read_bytes()]
-
-
-async def shell(
-    rule: Any, backend: NullBackend, make_settings: Any, make_task: Any, make_attempt: Any, **keys: str
-) -> Outcome:
-    async with ModelServer(rule) as server:
-        endpoint = ModelEndpoint(server.base_url, server.model, server.key)
-        engine = Engine(make_settings(SCAFFOLD="shell", **keys), backend, endpoint)
-        outcome = await engine.run_attempt(make_attempt(make_task()))
-        await engine.close()
-    return outcome
-
-
-async def test_a_model_call_that_fails_is_an_error_and_nothing_is_graded(
-    backend: NullBackend, make_settings: Any, make_task: Any, make_attempt: Any
-) -> None:
-    def refuse(call: Call) -> str | Fault:
-        return "ls" if call.number == 0 else Fault(status=404, body="no such model")
-
-    outcome = await shell(refuse, backend, make_settings, make_task, make_attempt)
-    assert (outcome.result, outcome.cause, outcome.turns) == (Result.ERROR, Cause.MODEL_CALL, 1)
-    assert "no such model" in outcome.message
-    assert not any(is_verifier(command) for command, _ in backend.sandboxes[0].commands)
-
-
-@pytest.mark.parametrize(("reward", "cause"), [(b"0", Cause.OUTAGE_INFERENCE), (b"1", None)])
-async def test_an_outage_of_the_model_makes_a_timeout_an_error_but_not_a_pass(
-    backend: NullBackend, make_settings: Any, make_task: Any, make_attempt: Any, reward: bytes, cause: Cause | None
-) -> None:
-    backend.reward = reward
-    outcome = await shell(lambda call: Fault(), backend, make_settings, make_task, make_attempt, AGENT_TIMEOUT_SEC="1")
-    assert (outcome.cause, outcome.is_verdict) == (cause, cause is None)
-    assert outcome.times.lost_sec > 0.5
-
-
-async def test_c8_a_full_context_is_graded(
-    backend: NullBackend, make_settings: Any, make_task: Any, make_attempt: Any
-) -> None:
-    outcome = await shell(lambda call: CONTEXT, backend, make_settings, make_task, make_attempt)
-    assert (outcome.result, outcome.flags, outcome.turns) == (Result.PASS, (Flag.CONTEXT_EXCEEDED,), 0)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from fakes.model_server import Call, ModelServer
+from fakes.upstream import Upstream
+from local_gateway import LocalGateway
 from rolloutgen.engine import Engine
-from rolloutgen.models import Attempt, ModelEndpoint, Outcome
+from rolloutgen.models import Attempt, Outcome
 from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.paths import HARBOR, TRANSCRIPT
 from rolloutgen.sandbox.base import Network
 from rolloutgen.sandbox.local.backend import LocalBackend
-from rolloutgen.transcript.lines import read_messages
+from rolloutgen.transcript.reader import read_calls
 
 type Run = Callable[..., Any]
 
@@ -133,22 +134,17 @@ async def test_shell_with_a_scripted_model(
     backend: LocalBackend, make_settings: Any, make_task: Any, make_attempt: Any
 ) -> None:
     """A6: what was said is kept; the model's command decides."""
-    answers = {1: "echo yes > done", 2: "exit"}
-
-    def answer(call: Call) -> str:
-        said = call.messages[
-            next(n for n, m in enumerate(call.messages) if m["content"].startswith("Write yes into")) :
-        ]
-        return answers[(len(said) + 1) // 2]
-
-    async with ModelServer(answer) as server:
-        endpoint = ModelEndpoint(server.base_url, server.model, server.key)
-        engine = Engine(make_settings(SCAFFOLD="shell", SANDBOX_EGRESS="none"), backend, endpoint)
+    answers = ["echo yes > done", "exit"]
+    settings = make_settings(SCAFFOLD="shell", SANDBOX_EGRESS="none")
+    upstream = Upstream(lambda call: answers[call.number])
+    async with upstream, LocalGateway(settings, upstream) as gateway:
+        engine = Engine(settings, backend, gateway.client)
         attempt: Attempt = make_attempt(make_task())
         outcome = await engine.run_attempt(attempt)
         await engine.close()
     assert (outcome.result, outcome.turns, outcome.details["ending"]) == (Result.PASS, 2, "done")
-    assert read_messages(attempt.folder / TRANSCRIPT)[-1] == {"role": "assistant", "content": "exit"}
+    said = read_calls(attempt.folder / TRANSCRIPT)[-1].conversation()
+    assert [message["content"] for message in said[-3:]] == ["echo yes > done", "(exit status 0)", "exit"]
 
 
 def processes_of(launch_id: str) -> list[int]:
