@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rolloutgen import __version__
-from rolloutgen.errors import FindingsError, RolloutgenError
+from rolloutgen.errors import Finding, FindingsError, Level, RolloutgenError
 from rolloutgen.exits import Exit
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--dry-run", action="store_true", help="show also the exact command lines and a forecast")
     _add(commands, "status", _status, "show the progress of a run from outside, also after its end")
     _add(commands, "cleanup", _cleanup, "remove what dead launches left; results are kept", config="?")
+    _add_export(commands)
     commands.add_parser("parameters", help="print the README's table of keys").set_defaults(run=_parameters)
     _add(commands, "resolve", _resolve, "for the launcher: what it must know, as NUL-terminated KEY=VALUE")
     prepare = _add(commands, "prepare", _prepare, "for the launcher, with the lock held: record, sweep, preflight")
@@ -100,6 +101,15 @@ def _add(
     parser.add_argument("config", type=Path, nargs=config, metavar="CONFIG", help="a Bash file of assignments")
     parser.set_defaults(run=run)
     return parser
+
+
+def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    export = _add(commands, "export", _export, "write the transcripts of the shard's verdicts as training data")
+    export.add_argument("--only", choices=("pass", "all"), default="pass", help="whose transcripts (default: pass)")
+    about = "chat messages with a mask a message, or recorded token ids with a mask a token (default: messages)"
+    export.add_argument("--format", choices=("messages", "tokens"), default="messages", help=about)
+    about = "FILE.jsonl or FILE.parquet, written whole or not at all (default: JSON lines on stdout)"
+    export.add_argument("--output", type=Path, metavar="FILE", help=about)
 
 
 def _load(arguments: Arguments) -> "Draft":
@@ -195,6 +205,28 @@ def _status(arguments: Arguments) -> int:
 
     print("\n".join(status_lines(_load_valid(arguments).settings)))
     return Exit.OK
+
+
+def _export(arguments: Arguments) -> int:
+    """Exit 3: some transcripts are missing or cannot be read."""
+    from rolloutgen.export import Corpus, write, write_lines
+
+    output: Path | None = arguments.output
+    if output is not None and output.suffix not in (".jsonl", ".parquet"):
+        raise FindingsError([Finding(Level.FATAL, "--output", f"{str(output)!r} must end with .jsonl or .parquet")])
+    corpus = Corpus(_load_valid(arguments).settings, arguments.only, arguments.format)
+    try:
+        if output is None:
+            n_rows = write_lines(corpus.rows(), corpus.schema, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        else:
+            n_rows = write(corpus.rows(), corpus.schema, output)
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        return Exit.FAILED
+    for line in [*corpus.notes(), f"{n_rows} rows of {corpus.n_trials} trials"]:
+        print(line, file=sys.stderr)
+    return Exit.INCOMPLETE if corpus.is_damaged else Exit.OK
 
 
 def _cleanup(arguments: Arguments) -> int:

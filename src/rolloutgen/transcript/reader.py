@@ -3,13 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rolloutgen.transcript.chain import Chain
 from rolloutgen.transcript.echo import completion_of, continued
 from rolloutgen.transcript.lines import Message, read
 from rolloutgen.transcript.pieces import Body, packed, unpacked
 from rolloutgen.transcript.tips import WIDTH
+
+if TYPE_CHECKING:
+    from array import array
 
 UNFINISHED: Final = "unfinished"
 _PLAIN: Final = (
@@ -49,7 +52,7 @@ class Call:
     end: str = UNFINISHED
     message: Message | None = None
     finish_reason: str | None = None
-    response_ids: Sequence[int] | None = None
+    response_ids: "array[int] | None" = None
     logprobs: Sequence[float] | None = None
     prefix_break: bool | None = None
     reply: Mapping[str, Any] = field(default_factory=dict)
@@ -80,21 +83,35 @@ class Call:
         parts = {"messages": self.messages(), "prompt": self.prompt(), "tools": self.tools}
         return {**self._rest, **{name: part for name, part in parts.items() if part is not None}}
 
+    @property
+    def continues(self) -> bool:
+        """Whether the model was asked to continue the last message."""
+        return self._beginning is not None
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """Sequences at one of which the model may have stopped; the server leaves it out of the message."""
+        return Body((), None, None, self._rest).stops if self.finish_reason == "stop" else ()
+
     def said(self) -> Message | None:
-        """The model's whole message, with its beginning where the model was asked to continue one (None: none came)."""
-        if self.message is None:
-            return None
-        beginning = Body(self.messages() or (), None, None, self._rest).beginning
-        return self.message if beginning is None else continued(beginning, self.message)
+        """The model's whole message, with its beginning where it was to continue one (None: no message came)."""
+        beginning = self._beginning
+        return self.message if beginning is None or self.message is None else continued(beginning, self.message)
 
     def conversation(self) -> list[Message]:
         """The messages that were sent, and what the model said to them; none where it is no chat."""
         messages, said = self.messages(), self.said()
         if messages is None or said is None:
             return messages or []
-        return [*(messages if said is self.message else messages[:-1]), said]
+        return [*(messages[:-1] if self.continues else messages), said]
 
-    def prompt_ids(self) -> Sequence[int] | None:
+    @property
+    def _beginning(self) -> Message | None:
+        if self._rest.get("continue_final_message") is not True:
+            return None
+        return Body(self.messages() or (), None, None, self._rest).beginning
+
+    def prompt_ids(self) -> "array[int] | None":
         return unpacked(self._book.ids.get(self.number)) if self.number in self._book.ids else None
 
 
