@@ -2,6 +2,9 @@
 
 from typing import Any, Final
 
+from rolloutgen.gateway.context import refusal_is_full
+
+CONTEXT_FULL: Final = "context_length_exceeded"
 _TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -21,5 +24,9 @@ class BadRequestError(ValueError):
 
 
 def error_body(status: int, text: str) -> dict[str, Any]:
-    """The body of an answer with ``status``; also what follows ``data:`` in a stream that has begun."""
-    return {"error": {"message": text, "type": _TYPES.get(status, _OWN), "param": None, "code": status}}
+    """The body of an answer with ``status``; also what follows ``data:`` in a stream that has begun.
+
+    A full context has OpenAI's own code, whatever its wording: that is what scaffolds look for.
+    """
+    code = CONTEXT_FULL if refusal_is_full(status, text) else status
+    return {"error": {"message": text, "type": _TYPES.get(status, _OWN), "param": None, "code": code}}

@@ -43,7 +43,7 @@ type Json = dict[str, Any]
 class Shared:
     """What all calls of a gateway have in common.
 
-    ``hold_sec``: GATEWAY_HOLD_SEC; ``merge_system``: the chat template takes system messages at the beginning only.
+    ``hold_sec``: GATEWAY_HOLD_SEC; ``system_first``: the chat template takes system messages at the beginning only.
     """
 
     pins: Pins
@@ -51,7 +51,7 @@ class Shared:
     upstream: Upstream
     places: Places
     hold_sec: float
-    merge_system: bool = False
+    system_first: bool = False
     keep_alive_sec: float = KEEP_ALIVE_SEC
     first_wait_sec: float = FIRST_WAIT_SEC
 
@@ -101,7 +101,7 @@ class Exchange:
             await self._finish()
         except RefusedError as error:
             self._call.refused(context=error.full)
-            await self._end("refused", error.status, str(error), self._surface.refusal(error.status, error.body))
+            await self._end("refused", error.status, str(error), self._surface.refusal(error))
         except GivenUpError as error:
             self._call.failed(str(error), down=error.down)
             await self._end("failed", _DOWN, str(error), told=_SORRY)

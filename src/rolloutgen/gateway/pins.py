@@ -152,7 +152,7 @@ def _tools(body: Mapping[str, Any], pins: Pins) -> dict[str, Any]:
         return {}
     if not pins.passthrough:
         taken["tools"] = [_unforced(tool) for tool in taken["tools"]]
-        if "tool_choice" in taken and taken["tool_choice"] not in {"auto", "none"}:
+        if "tool_choice" in taken and taken["tool_choice"] not in ("auto", "none"):
             taken["tool_choice"] = "auto"
     return taken
 

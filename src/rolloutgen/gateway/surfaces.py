@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, Protocol
 from rolloutgen.gateway import anthropic, jsons
 from rolloutgen.gateway.errors import error_body
 from rolloutgen.gateway.sse import DONE_EVENT, KEEP_ALIVE, event
+from rolloutgen.gateway.upstream import RefusedError
 
 type Json = dict[str, Any]
 Name = Literal["chat", "completions", "messages"]
@@ -33,8 +34,8 @@ class Surface(Protocol):
     def error(self, status: int, text: str) -> bytes:
         """The body of an error."""
 
-    def refusal(self, status: int, body: bytes) -> bytes | None:
-        """The body of a refusal that vLLM worded as ``body`` (None: that of an error)."""
+    def refusal(self, error: RefusedError) -> bytes:
+        """The body of a refusal of vLLM's."""
 
     def error_event(self, status: int, text: str) -> bytes:
         """The last event of a stream that failed."""
@@ -60,8 +61,8 @@ class OpenAi:
     def error(self, status: int, text: str) -> bytes:
         return jsons.dumps(error_body(status, text))
 
-    def refusal(self, status: int, body: bytes) -> bytes | None:  # noqa: ARG002 - part of the protocol
-        return body
+    def refusal(self, error: RefusedError) -> bytes:
+        return self.error(error.status, str(error)) if error.full else error.body
 
     def error_event(self, status: int, text: str) -> bytes:
         return event(error_body(status, text))
@@ -89,8 +90,8 @@ class Messages:
     def error(self, status: int, text: str) -> bytes:
         return jsons.dumps(anthropic.error_body(status, text))
 
-    def refusal(self, status: int, body: bytes) -> bytes | None:  # noqa: ARG002 - part of the protocol
-        return None
+    def refusal(self, error: RefusedError) -> bytes:
+        return self.error(error.status, str(error))
 
     def error_event(self, status: int, text: str) -> bytes:
         return self._stream.error(status, text)

@@ -19,21 +19,21 @@ async def tokenize(body: Mapping[str, Any], pins: Pins, upstream: Upstream) -> d
     chat = body.get("messages") is not None
     check_chat(body) if chat else check_completion(body)
     names = (*_CHAT, *_COMMON) if chat else ("prompt", *_COMMON)
-    sent = {"model": pins.model} | {name: body[name] for name in names if body.get(name)}
+    sent = {"model": pins.model} | {name: body[name] for name in names if body.get(name) not in (None, [])}
     if chat and _KWARGS in pins.template:
         sent[_KWARGS] = pins.template[_KWARGS]
     return await upstream.plain(_PATH, sent)
 
 
 async def count_tokens(
-    body: Mapping[str, Any], pins: Pins, upstream: Upstream, *, merge_system: bool
+    body: Mapping[str, Any], pins: Pins, upstream: Upstream, *, system_first: bool
 ) -> dict[str, int]:
     """The answer of /v1/messages/count_tokens. Raises the same."""
-    asked = anthropic.to_tokenize(body, merge_system=merge_system)
+    asked = anthropic.to_tokenize(body, system_first=system_first)
     return anthropic.from_tokenize(await tokenize(asked, pins, upstream))
 
 
-async def merges_system(pins: Pins, upstream: Upstream) -> bool:
+async def system_must_be_first(pins: Pins, upstream: Upstream) -> bool:
     """Whether the model's chat template refuses system messages amid the conversation. Raises TryFailedError."""
     try:
         await upstream.plain(_PATH, {"model": pins.model, **anthropic.INLINE_SYSTEM_PROBE})

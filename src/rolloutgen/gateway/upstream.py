@@ -175,21 +175,36 @@ class _Body(Payload):
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[Sequence[Json]]:
-    events, finished, n_bytes = Events(), False, 0
+    """Where a piece holds tokens and then an error, they are worth something if others came before them: else the call
+    may still be sent again."""
+    events, begun, finished, n_bytes = Events(), False, False, 0
     async for piece in response.content.iter_any():
         n_bytes += len(piece)
         if n_bytes > ANSWER_MAX_BYTES:
             raise TryFailedError(f"the answer has more than {ANSWER_MAX_BYTES} bytes", status=_OK)
-        payloads = events.feed(piece)
-        done = DONE in payloads
-        some = [_chunk(payload) for payload in payloads if payload != DONE]
-        finished = finished or any(_finishes(chunk) for chunk in some)
-        if some:
+        some, error, done = _parsed(events.feed(piece))
+        if some and (begun or error is None):
             yield some
+            begun, finished = True, finished or any(map(_finishes, some))
+        if error is not None:
+            raise error
         if done:
             break
     if not finished:
         raise TryFailedError("the stream ended before the answer did", status=_OK)
+
+
+def _parsed(payloads: Sequence[bytes]) -> tuple[list[Json], Exception | None, bool]:
+    """The chunks up to the first error, that error, and whether the stream is at its end."""
+    some: list[Json] = []
+    for payload in payloads:
+        if payload == DONE:
+            return some, None, True
+        try:
+            some.append(_chunk(payload))
+        except (TryFailedError, RefusedError) as error:
+            return some, error, False
+    return some, None, False
 
 
 def _chunk(payload: bytes) -> Json:

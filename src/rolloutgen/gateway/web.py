@@ -4,6 +4,7 @@ POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/messages/count_tok
 GET /v1/models. Keys come as ``Authorization: Bearer`` or as ``x-api-key``.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,10 +21,14 @@ from rolloutgen.gateway.surfaces import Messages, OpenAi, Surface
 from rolloutgen.gateway.tokenize import count_tokens, tokenize
 from rolloutgen.gateway.upstream import RefusedError, TryFailedError
 
+log: Final = logging.getLogger(__name__)
 IN_FLIGHT_MAX: Final = 64
 """Requests of one attempt at one time."""
 _JSON: Final = "application/json"
 _DOWN: Final = 503
+_INTERNAL: Final = 500
+_LEFT: Final = 499
+"""For nobody: the client is not there any more."""
 
 type Handler = Callable[[web.Request, AttemptState], Awaitable[web.StreamResponse]]
 
@@ -74,18 +79,11 @@ class _Routes:
             try:
                 with self._admitted(request) as state:
                     return await handler(request, state)
-            except (_RefusedError, BadRequestError) as error:
-                return _answer(error.status, surface.error(error.status, str(error)))
-            except KeyDeadError as error:
-                return _answer(401, surface.error(401, str(error)))
-            except web.HTTPRequestEntityTooLarge:
-                why = f"the request is larger than {bodies.MAX_BYTES} bytes"
-                return _answer(413, surface.error(413, why))
-            except RefusedError as error:
-                body = surface.refusal(error.status, error.body)
-                return _answer(error.status, body or surface.error(error.status, str(error)))
-            except TryFailedError:
-                return _answer(_DOWN, surface.error(_DOWN, "the model server does not answer"))
+            except Exception as error:
+                status, body = _told(error, surface)
+                if status == _INTERNAL:
+                    log.exception("a request to %s failed in the gateway itself", request.path)
+                return _answer(status, body)
 
         return handle
 
@@ -117,7 +115,7 @@ class _Routes:
 
     async def _messages(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
         body = bodies.parse(await request.read())
-        chat = anthropic.to_chat(body, merge_system=self._shared.merge_system)
+        chat = anthropic.to_chat(body, system_first=self._shared.system_first)
         bodies.check_chat(chat)
         pinned = pin_chat(chat, self._shared.pins).asked_as(body)
         return await self._ask(request, state, Messages(str(body.get("model"))), pinned)
@@ -137,7 +135,7 @@ class _Routes:
 
     async def _count_tokens(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
         shared, body = self._shared, bodies.parse(await request.read())
-        counted = await count_tokens(body, shared.pins, shared.upstream, merge_system=shared.merge_system)
+        counted = await count_tokens(body, shared.pins, shared.upstream, system_first=shared.system_first)
         return _answer(200, jsons.dumps(counted))
 
     async def _tokenize(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
@@ -146,6 +144,26 @@ class _Routes:
 
     async def _models(self, _: web.Request, __: AttemptState) -> web.StreamResponse:
         return _answer(200, jsons.dumps(self._listed))
+
+
+def _told(error: Exception, surface: Surface) -> tuple[int, bytes]:
+    """Status and body of the answer to a request that went no further."""
+    match error:
+        case RefusedError():
+            return error.status, surface.refusal(error)
+        case _RefusedError() | BadRequestError():
+            status, text = error.status, str(error)
+        case KeyDeadError():
+            status, text = 401, "no live key: its attempt has ended"
+        case web.HTTPRequestEntityTooLarge():
+            status, text = 413, f"the request is larger than {bodies.MAX_BYTES} bytes"
+        case TryFailedError():
+            status, text = _DOWN, "the model server does not answer"
+        case ConnectionError():
+            status, text = _LEFT, "the client has left"
+        case _:
+            status, text = _INTERNAL, "internal error of the gateway"
+    return status, surface.error(status, text)
 
 
 async def _not_found(_: web.Request) -> web.StreamResponse:

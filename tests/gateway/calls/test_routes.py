@@ -1,0 +1,154 @@
+"""What the gateway opens, to whom, and what it does not take."""
+
+import asyncio
+import io
+from typing import Any
+
+import pytest
+
+from fakes.upstream import Upstream as FakeServer
+from rolloutgen.gateway.bodies import MAX_BYTES
+from rolloutgen.gateway.web import IN_FLIGHT_MAX
+
+from .conftest import CONTEXT_LEN, HELLO, Gates, until
+
+POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/tokenize")
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_nobody_without_a_live_key(gate: Gates, path: str) -> None:
+    """A key dies with its attempt: no stray agent spends GPU time or writes into another's transcript."""
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        dead, live = attempt.key, g.attempt()
+        await attempt.close()
+        for key in ("", "EMPTY", fake.key, dead, f"{live.key}x", live.key[:-1]):
+            said = await live.ask({"messages": HELLO, "prompt": "x"}, path, Authorization=f"Bearer {key}")
+            assert said.status == 401
+            assert "no live key" in said.body["error"]["message"]
+            other = await live.ask({"messages": HELLO}, path, **{"Authorization": "", "x-api-key": key})
+            assert other.status == 401
+    assert fake.calls == []
+
+
+async def test_both_ways_to_send_a_key(gate: Gates) -> None:
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        for headers in ({"Authorization": f"bearer {attempt.key}"}, {"Authorization": "", "x-api-key": attempt.key}):
+            assert (await attempt.ask({"messages": HELLO}, **headers)).status == 200
+
+
+async def test_nothing_else_is_there(gate: Gates) -> None:
+    """No admin, no metrics, no docs; not even with a key."""
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        headers = {"Authorization": f"Bearer {g.attempt().key}"}
+        paths = (
+            "/metrics",
+            "/health",
+            "/docs",
+            "/openapi.json",
+            "/detokenize",
+            "/v1/responses",
+            "/v1/load_lora_adapter",
+        )
+        for path in ("/", *paths, "/sleep", "/invocations", "/v1/chat/completions/render", "//v1/models", "/v1"):
+            for method in ("GET", "POST"):
+                async with g.client.request(method, g.root + path, headers=headers) as answer:
+                    assert answer.status == 404, path
+        async with g.client.get(f"{g.root}/v1/chat/completions", headers=headers) as answer:
+            assert answer.status == 404
+
+
+async def test_models(gate: Gates) -> None:
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        headers = {"Authorization": f"Bearer {g.attempt().key}"}
+        async with g.client.get(f"{g.root}/v1/models", headers=headers) as answer:
+            listed = await answer.json()
+        async with g.client.get(f"{g.root}/v1/models") as answer:
+            assert answer.status == 401
+    assert [(model["id"], model["max_model_len"]) for model in listed["data"]] == [("policy", CONTEXT_LEN)]
+
+
+async def test_tokenize_is_no_turn(gate: Gates) -> None:
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        for path in ("/tokenize", "/v1/tokenize"):
+            assert (await attempt.ask({"prompt": "three small words"}, path)).body["count"] == 3
+            chat = await attempt.ask({"messages": HELLO, "chat_template": "{{ 1 }}", "model": "x"}, path)
+            assert chat.body["count"] > 1
+        assert (await attempt.ask({"prompt": 5}, "/tokenize")).status == 400
+        report = attempt.report()
+        await fake.stop()
+        assert (await attempt.ask({"prompt": "x"}, "/tokenize")).status == 503
+    assert (report.calls, report.turns, fake.calls) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b'{"messages": [], "temperature": NaN}', "not valid JSON"),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}], "temperature": NaN}', "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[]", "must be a JSON object"),
+        (b"{}", "messages must be"),
+        (b'{"messages": "hello"}', "messages must be"),
+        (b'{"messages": ["hello"]}', r"messages[0] must be"),
+        (b'{"messages": [{"role": "user"}], "tools": "all"}', "tools must be"),
+        (b'{"messages": [{"role": "user"}], "stream": "yes"}', "stream must be"),
+        (b'{"messages": [{"x": ' + b"[" * 300 + b"]" * 300 + b"}]}", "cannot be passed on"),
+        (b'{"messages": [{"role": "user"}], "x": ' + b"[" * 300 + b"]" * 300 + b"}", "cannot be passed on"),
+        (b'{"messages": [{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", "not valid JSON"),
+        (
+            b'{"messages": [{"x": "\\ud800' + b"\\u0000" * 10 + b'", "y":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
+            "JSON",
+        ),
+    ],
+)
+async def test_bodies_that_nobody_can_take_are_refused(gate: Gates, raw: bytes, why: str) -> None:
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        said = await attempt.ask(raw)
+        report = attempt.report()
+    assert said.status == 400
+    assert why in said.body["error"]["message"]
+    assert said.body["error"]["type"] == "invalid_request_error"
+    assert (report.calls, report.failure, fake.calls) == (0, "", [])
+
+
+async def test_a_body_has_a_largest_size(gate: Gates) -> None:
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        said = await attempt.ask(io.BytesIO(b" " * (MAX_BYTES + 1)))
+        assert (await attempt.chat()).status == 200
+    assert (said.status, said.body["error"]["code"]) == (413, 413)
+
+
+async def test_one_attempt_cannot_take_all(gate: Gates) -> None:
+    opened = asyncio.Event()
+
+    async def rule(_: Any) -> str:
+        await opened.wait()
+        return "hello"
+
+    async with FakeServer(rule) as fake, gate(fake, places=2) as g:
+        greedy, other = g.attempt(), g.attempt()
+        tasks = [asyncio.create_task(greedy.chat()) for _ in range(IN_FLIGHT_MAX)]
+        await until(lambda: greedy.report().calls == IN_FLIGHT_MAX)
+        more = await greedy.chat()
+        assert (more.status, more.headers["Retry-After"]) == (429, "1")
+        tasks.append(asyncio.create_task(other.chat()))
+        await until(lambda: other.report().calls == 1)
+        opened.set()
+        assert {answer.status for answer in await asyncio.gather(*tasks)} == {200}
+        assert (await greedy.chat()).status == 200
+
+
+async def test_what_shapes_the_prompt_is_counted_too(gate: Gates) -> None:
+    """Also where it is false."""
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        open_end = await attempt.ask({"messages": HELLO, "add_generation_prompt": False, "tools": []}, "/tokenize")
+        counted = await attempt.ask({"messages": HELLO}, "/tokenize")
+    assert open_end.body["count"] < counted.body["count"]
