@@ -124,6 +124,14 @@ SAME: Final[Mapping[str, Body]] = {
 }
 """Name -> a request whose prompt must be vLLM's own, to the token."""
 
+_FETCH: Final[Body] = READ | {"name": "Fetch", "defer_loading": True}
+_ASKED: Final = (user("Go."), assistant(call(1)))
+DEFERRED: Final = (
+    request(*_ASKED, tools=[BASH, _FETCH]),
+    request(*_ASKED, user([result(1, [{"type": "tool_reference", "tool_name": "Fetch"}])]), tools=[BASH, _FETCH]),
+)
+"""Before and after a tool is loaded that the model is not shown at first."""
+
 DIFFERENT: Final[Mapping[str, tuple[Body, Body]]] = {
     "vLLM loses what stands behind the billing line in its block": (
         request(user("Go."), system=[text("x-anthropic-billing-header: cch=1;\nYou are terse.")]),
@@ -132,6 +140,15 @@ DIFFERENT: Final[Mapping[str, tuple[Body, Body]]] = {
     "vLLM shows the model a field that constrains sampling": (
         request(user("Go."), tools=[BASH | {"strict": True}]),
         request(user("Go."), tools=[BASH]),
+    ),
+    "vLLM leaves results in the order in which they came": (
+        request(user("Go."), assistant(call(1), call(2)), user([result(2, "two"), result(1, "one")])),
+        request(user("Go."), assistant(call(1), call(2)), user([result(1, "one"), result(2, "two")])),
+    ),
+    "vLLM shows a deferred tool before it is loaded": (DEFERRED[0], request(*_ASKED, tools=[BASH])),
+    "vLLM answers a call that loads a tool with two messages, one empty": (
+        DEFERRED[1],
+        request(*_ASKED, user([result(1, "[tool Fetch is loaded]")]), tools=[BASH, READ | {"name": "Fetch"}]),
     ),
 }
 """Name -> a request where ours differs on purpose, and the one whose prompt by vLLM is ours."""

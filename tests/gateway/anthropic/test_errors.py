@@ -26,3 +26,9 @@ def test_a_full_context_in_the_words_that_claude_code_knows() -> None:
     for text in (said, "The decoder prompt (length 2050) is longer than the maximum model length of 2048."):
         assert error_body(400, text)["error"]["message"] == f"prompt is too long: {text}"
     assert error_body(500, said)["error"]["message"] == said
+
+
+def test_an_image_that_the_model_cannot_see_in_the_words_that_claude_code_knows() -> None:
+    """It takes the image away and goes on; at vLLM's own words it gives up."""
+    for text in ("policy is not a multimodal model", "At most 0 image(s) may be provided in one prompt."):
+        assert error_body(400, text)["error"]["message"] == f"could not process image: {text}"

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 FAKES = Path(__file__).resolve().parents[2] / "fakes"
 TEMPLATE = FAKES / "tools_template.jinja"
 READY_SEC = 300
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Renderer:
     def theirs(self, body: Mapping[str, Any]) -> list[int]:
         return self.ids("/v1/messages/render", body)
 
-    def ours(self, body: Mapping[str, Any], *, merge_system: bool = False) -> list[int]:
-        return self.ids("/v1/chat/completions/render", to_chat(body, merge_system=merge_system))
+    def ours(self, body: Mapping[str, Any], *, system_first: bool = False) -> list[int]:
+        return self.ids("/v1/chat/completions/render", to_chat(body, system_first=system_first))
 
     def text(self, ids: list[int]) -> str:
         return str(self.post("/detokenize", {"model": "policy", "tokens": ids})[1]["prompt"])
@@ -149,12 +150,17 @@ def test_a_full_context_is_told_in_anthropics_words(renderer: Renderer) -> None:
         assert error["message"].startswith("prompt is too long: This model's maximum context length is 2048")
 
 
+def test_an_image_is_refused_in_words_that_claude_code_knows(renderer: Renderer) -> None:
+    pixel = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    status, answer = renderer.post("/v1/chat/completions/render", to_chat(request(user([pixel]))))
+    assert status == 400
+    assert error_body(status, answer["error"]["message"])["error"]["message"].startswith("could not process image: ")
+
+
 def test_a_template_that_wants_system_first(renderer: Renderer, strict_renderer: Renderer) -> None:
-    """The probe tells such templates; then system messages are merged as vLLM merges them."""
+    """The probe tells such templates; the rest is as with any other."""
     probe = INLINE_SYSTEM_PROBE | {"model": "policy"}
     assert renderer.post("/tokenize", probe)[0] == 200
     assert strict_renderer.post("/tokenize", probe)[0] == 400
-    body = SAME["system messages in between"]
-    assert strict_renderer.ours(body, merge_system=True) == strict_renderer.theirs(body)
-    for plain in (SAME["one turn"], request(*TURNS)):
-        assert strict_renderer.ours(plain, merge_system=True) == renderer.ours(plain)
+    for plain in (SAME["one turn"], request(*TURNS, system="You work.")):
+        assert strict_renderer.ours(plain, system_first=True) == renderer.theirs(plain)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rolloutgen.gateway.anthropic import from_tokenize, to_chat, to_tokenize
 from rolloutgen.gateway.errors import BadRequestError
 
-from .conversations import BASH, READ, SAME, TURNS, Body, assistant, call, request, result, text, user
+from .conversations import BASH, DEFERRED, READ, SAME, TURNS, Body, assistant, call, request, result, text, user
 
 PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
 SHOWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -117,19 +117,61 @@ def test_the_budget_of_thinking_is_dropped() -> None:
     assert to_chat(SAME["thinking switched off"])["reasoning_effort"] == "none"
 
 
-def test_system_messages_in_between_can_be_merged() -> None:
-    """For chat templates that want one system message, at the beginning."""
+def test_system_messages_in_between() -> None:
+    """They keep their place; where a template wants system first, Claude Code knows the refusal by these words."""
     body = SAME["system messages in between"]
-    assert [message["role"] for message in to_chat(body)["messages"]] == [
-        "system",
-        "user",
-        "assistant",
-        "system",
-        "user",
+    roles = [message["role"] for message in to_chat(body)["messages"]]
+    assert roles == ["system", "user", "assistant", "system", "user"]
+    known = r"messages\.2: use the top-level .{0,2}system.{0,2} parameter for the initial system prompt"
+    for translate in (to_chat, to_tokenize):
+        with pytest.raises(BadRequestError, match=known):
+            translate(body, system_first=True)
+    assert to_chat(SAME["system text"], system_first=True) == to_chat(SAME["system text"])
+
+
+def test_results_stand_in_the_order_of_their_calls() -> None:
+    """Claude Code sends them as they come; strangers go last."""
+    body = request(
+        assistant(call(1), call(2), call(3)),
+        user([result(9, "nine"), result(3, "three"), result(1, "one"), text("Well?"), result(2, "two")]),
+    )
+    assert [message.get("content") for message in to_chat(body)["messages"][1:]] == [
+        *("one", "two", "three", "nine", "Well?")
     ]
-    merged = to_chat(body, merge_system=True)["messages"]
-    assert merged[0] == {"role": "system", "content": "You work.Be brief.Be kind."}
-    assert [message["role"] for message in merged] == ["system", "user", "assistant", "user"]
+
+
+def names(body: Body) -> list[str]:
+    return [tool["function"]["name"] for tool in to_chat(body).get("tools", ())]
+
+
+def test_deferred_tools_are_offered_once_they_are_loaded() -> None:
+    """As Claude Code's ToolSearch loads them; a placeholder of its own is never shown."""
+    before, after = DEFERRED
+    assert names(before) == ["Bash"]
+    assert names(after) == ["Bash", "Fetch"]
+    assert "defer_loading" not in str(to_chat(after))
+    assert to_chat(after)["messages"][2]["content"] == "[tool Fetch is loaded]"
+
+
+def test_system_messages_add_and_remove_tools() -> None:
+    """A change counts from where it stands on; the last one of a tool decides."""
+
+    def changed(*changes: tuple[str, Body]) -> list[str]:
+        blocks = [{"type": f"tool_{kind}", "tool": tool} for kind, tool in changes]
+        messages = [user("Go."), {"role": "system", "content": [text("News."), *blocks]}]
+        body = request(*messages, tools=[BASH, READ | {"defer_loading": True}])
+        assert to_chat(body)["messages"][1] == {"role": "system", "content": "News."}
+        return names(body)
+
+    bash, read = ({"type": "tool_reference", "name": name} for name in ("Bash", "Read"))
+    new = {"type": "tool_definition", "definition": BASH | {"name": "New"}}
+    assert changed() == ["Bash"]
+    assert changed(("addition", read), ("addition", new)) == ["Bash", "Read", "New"]
+    assert changed(("removal", bash), ("addition", read)) == ["Read"]
+    assert changed(("removal", bash), ("addition", bash)) == ["Bash"]
+    for kind, tool in (("removal", new), ("addition", {"type": "x"}), ("addition", {"type": "tool_definition"})):
+        with pytest.raises(BadRequestError, match=r"messages\[1\].content\[1\].tool"):
+            changed((kind, tool))
 
 
 def test_tokens_are_counted_with_tools_and_the_answers_beginning() -> None:
@@ -147,13 +189,18 @@ REFUSED: dict[str, tuple[Body, str]] = {
     "unknown role": (request({"role": "tool", "content": "x"}), r"messages\[0\].role: 'tool' is none of"),
     "no role": (request({"content": "x"}), r"messages\[0\].role"),
     "content is a number": (request(user(5)), r"messages\[0\].content: expected a list, got a number 5"),
-    "unknown block": (request(user([{"type": "document"}])), r"content\[0\]: a block 'document' in a user's message"),
+    "unknown block": (request(user([{"type": "x"}])), r"content\[0\]: a block 'x' in a user's message is not served"),
+    "a document": (request(user([{"type": "document"}])), "does not support PDFs"),
+    "a document as a result": (request(user([result(1, [{"type": "document"}])])), "does not support PDFs"),
     "a call by the user": (request(user([call(1)])), "'tool_use' in a user's message"),
     "a result by the assistant": (request(assistant(result(1))), "'tool_result' in an assistant's message"),
-    "a reference in a result": (
-        request(user([result(1, [{"type": "tool_reference", "tool_name": "x"}])])),
-        r"messages\[0\].content\[0\].content\[0\]: a block 'tool_reference' in a tool's result",
+    "a search in a result": (
+        request(user([result(1, [{"type": "search_result"}])])),
+        r"messages\[0\].content\[0\].content\[0\]: a block 'search_result' in a tool's result",
     ),
+    "a reference to nothing": (request(user([result(1, [{"type": "tool_reference"}])])), "tool_name: expected text"),
+    "a change of tools by the user": (request(user([{"type": "tool_removal"}])), "'tool_removal' in a user's message"),
+    "a change of tools at first": (request(user("x"), system=[{"type": "tool_removal"}]), "text blocks only"),
     "a result of no call": (request(user([{"type": "tool_result"}])), "tool_use_id: expected text, got null"),
     "a call without a name": (request(assistant(call(1) | {"name": ""})), "name: must not be empty"),
     "input is text": (request(assistant(call(1) | {"input": "ls"})), "input: expected an object, got text 'ls'"),
@@ -223,6 +270,7 @@ WORDS = st.sampled_from(
         *("type", "text", "role", "user", "assistant", "system", "content", "tool_use", "tool_result", "thinking"),
         *("image", "source", "base64", "url", "id", "name", "input", "tool_use_id", "messages", "tools", "schema"),
         *("tool_choice", "max_tokens", "stop_sequences", "output_config", "format", "input_schema", "disabled"),
+        *("tool_reference", "tool_addition", "tool_removal", "tool_definition", "tool_name", "tool", "definition"),
     ]
 )
 NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)

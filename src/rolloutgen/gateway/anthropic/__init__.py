@@ -3,7 +3,7 @@
 A request becomes a chat body (``to_chat``), so that pins, ids, log-probabilities and the transcript are one path for
 all scaffolds; the answer becomes a message (``from_chat``) or its events (``EventStream``). Bodies are taken as orjson
 parsed them: no NaN, no lone surrogates. The prompt is that of vLLM's own /v1/messages but for the differences that
-tests/gateway/anthropic/test_real_prompts.py names.
+tests/gateway/anthropic/conversations.py names (and the order of images, which text models cannot show).
 
 Sources: platform.claude.com/docs (Messages API, streaming, errors, fine-grained tool streaming), vLLM 0.32.0's own
 translation, and what Claude Code 2.1.332 sends and accepts.

@@ -6,9 +6,9 @@ from typing import Any
 from rolloutgen.gateway.anthropic.request import to_chat
 
 
-def to_tokenize(body: Mapping[str, Any], *, merge_system: bool = False) -> dict[str, Any]:
+def to_tokenize(body: Mapping[str, Any], *, system_first: bool = False) -> dict[str, Any]:
     """The body for /tokenize; chat_template_kwargs are the caller's to add. Raises BadRequestError."""
-    chat = to_chat(body, merge_system=merge_system)
+    chat = to_chat(body, system_first=system_first)
     kept = {key: chat[key] for key in ("model", "messages", "tools") if key in chat}
     return kept | {"add_generation_prompt": True}
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rolloutgen.gateway.anthropic.results import image_part, results
-from rolloutgen.gateway.anthropic.shapes import mapping, name, sequence, shallow, short, text
-from rolloutgen.gateway.anthropic.system import system_text
+from rolloutgen.gateway.anthropic.shapes import mapping, name, sequence, shallow, short, text, unserved
+from rolloutgen.gateway.anthropic.system import inline_text
 from rolloutgen.gateway.errors import BadRequestError
 
 Chat = dict[str, Any]
@@ -16,23 +16,30 @@ _WRITTEN: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 def convert(messages: Sequence[Mapping[str, Any]]) -> list[Chat]:
     """The chat messages, in order; a message without anything to say is left out, but for the assistant's."""
-    converters = {"user": _user, "assistant": _assistant, "system": _system}
     chat: list[Chat] = []
+    calls: list[str] = []
     for n, message in enumerate(messages):
-        role = message.get("role")
-        converter = converters.get(role) if isinstance(role, str) else None
-        if converter is None:
-            raise BadRequestError(f"messages[{n}].role: {short(role)} is none of user, assistant, system")
-        chat += converter(message.get("content"), f"messages[{n}].content")
+        content, place = message.get("content"), f"messages[{n}].content"
+        match message.get("role"):
+            case "user":
+                chat += _user(content, place, calls)
+            case "assistant":
+                chat.append(_assistant(content, place))
+                calls = [call["id"] for call in chat[-1].get("tool_calls", ())]
+            case "system":
+                chat += _system(content, place)
+            case role:
+                shown = short(role) if isinstance(role, str) else "missing"
+                raise BadRequestError(f"messages[{n}].role: {shown} is none of user, assistant, system")
     return chat
 
 
 def _system(content: Any, where: str) -> list[Chat]:
-    said = system_text(content, where)
+    said = inline_text(content, where)
     return [{"role": "system", "content": said}] if said else []
 
 
-def _user(content: Any, where: str) -> list[Chat]:
+def _user(content: Any, where: str, calls: Sequence[str]) -> list[Chat]:
     """Tool results come first: templates want them right behind the calls that they answer."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
@@ -46,14 +53,14 @@ def _user(content: Any, where: str) -> list[Chat]:
         elif kind == "text":
             parts += _text_part(block, place)
         else:
-            raise _unknown(place, kind, "a user's message")
-    return results(answered) + ([{"role": "user", "content": _joined(parts)}] if parts else [])
+            raise unserved(place, kind, "a user's message")
+    return results(answered, calls) + ([{"role": "user", "content": _joined(parts)}] if parts else [])
 
 
-def _assistant(content: Any, where: str) -> list[Chat]:
+def _assistant(content: Any, where: str) -> Chat:
     """Thoughts become ``reasoning``; those that are redacted cannot be read by anybody, and are left out."""
     if isinstance(content, str):
-        return [{"role": "assistant", "content": content}]
+        return {"role": "assistant", "content": content}
     parts: list[Chat] = []
     thoughts: list[str] = []
     calls: list[Chat] = []
@@ -65,13 +72,13 @@ def _assistant(content: Any, where: str) -> list[Chat]:
         elif kind == "tool_use":
             calls.append(_call(block, place))
         elif kind != "redacted_thinking":
-            raise _unknown(place, kind, "an assistant's message")
+            raise unserved(place, kind, "an assistant's message")
     message: Chat = {"role": "assistant"}
     if thoughts:
         message["reasoning"] = "".join(thoughts)
     if parts:
         message["content"] = _joined(parts)
-    return [message | ({"tool_calls": calls} if calls else {})]
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def _call(block: Mapping[str, Any], where: str) -> Chat:
@@ -97,8 +104,3 @@ def _text_part(block: Mapping[str, Any], where: str) -> list[Chat]:
 def _joined(parts: list[Chat]) -> Any:
     """One text alone is the content itself."""
     return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
-
-
-def _unknown(where: str, kind: Any, home: str) -> BadRequestError:
-    shown = short(kind) if isinstance(kind, str) else "one without a type"
-    return BadRequestError(f"{where}: a block {shown} in {home} is not served here")

@@ -5,12 +5,12 @@ effort and the format of the output. Dropped: metadata, cache_control, the budge
 every field that is not known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rolloutgen.gateway.anthropic.messages import convert
 from rolloutgen.gateway.anthropic.shapes import mapping, number, sequence, shallow, text, wrong
-from rolloutgen.gateway.anthropic.system import inline_texts, system_text
+from rolloutgen.gateway.anthropic.system import system_text
 from rolloutgen.gateway.anthropic.tools import tool_fields
 from rolloutgen.gateway.errors import BadRequestError
 
@@ -23,20 +23,32 @@ INLINE_SYSTEM_PROBE: Final[Mapping[str, Any]] = {
 _NUMBERS: Final = ("max_tokens", "temperature", "top_p", "top_k")
 
 
-def to_chat(body: Mapping[str, Any], *, merge_system: bool = False) -> dict[str, Any]:
+def to_chat(body: Mapping[str, Any], *, system_first: bool = False) -> dict[str, Any]:
     """The chat/completions body for ``body``. Raises BadRequestError, with a text for people.
 
-    System messages amid the conversation keep their place; ``merge_system`` moves them into the first one, as vLLM
-    does for chat templates that refuse them elsewhere (see ``INLINE_SYSTEM_PROBE``).
+    System messages amid the conversation keep their place; with ``system_first`` they are refused, for chat templates
+    that take them at the beginning only (see ``INLINE_SYSTEM_PROBE``).
     """
     messages = [mapping(message, f"messages[{n}]") for n, message in _numbered(body)]
+    if system_first:
+        _refuse_system(messages)
     first = system_text(body.get("system") or "", "system")
-    if merge_system:
-        first += "".join(inline_texts(messages))
-        messages = [message for message in messages if message.get("role") != "system"]
     head = [{"role": "system", "content": first}] if first else []
     chat = {"messages": head + convert(messages)}
-    return chat | _sampling(body) | _stream(body) | _output(body) | tool_fields(body)
+    return chat | _sampling(body) | _stream(body) | _output(body) | tool_fields(body, messages)
+
+
+def _refuse_system(messages: Sequence[Mapping[str, Any]]) -> None:
+    """In words by which Claude Code (2.1.332) sends the same as a reminder in the user's messages, from then on.
+
+    Merged into the first system message, as vLLM does, each new one would change the prompt from its beginning on.
+    """
+    for n, message in enumerate(messages):
+        if message.get("role") == "system":
+            raise BadRequestError(
+                f"messages.{n}: use the top-level 'system' parameter for the initial system prompt: the model's "
+                "chat template takes no system message at another place"
+            )
 
 
 def _numbered(body: Mapping[str, Any]) -> enumerate[Any]:

@@ -3,28 +3,31 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rolloutgen.gateway.anthropic.shapes import mapping, name, sequence, short, text
+from rolloutgen.gateway.anthropic.shapes import mapping, name, sequence, short, text, unserved
 from rolloutgen.gateway.errors import BadRequestError
 
 Chat = dict[str, Any]
 _FORMATS: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
-def results(answered: Iterable[tuple[Mapping[str, Any], str]]) -> list[Chat]:
-    """The messages for the ``tool_result`` blocks of one message, each with its place.
+def results(answered: Iterable[tuple[Mapping[str, Any], str]], calls: Sequence[str]) -> list[Chat]:
+    """The messages for the ``tool_result`` blocks of one message, each with its place, in the order of the ``calls``.
 
-    A tool's message holds text only (templates know no other), so a result's images follow in a user's message behind
-    all results: between two of them it would part the second from its call. ``is_error`` has no place in
-    the chat form; the text of the result says it.
+    Clients send results as they come, and most templates show no ids: out of order, each would be taken for another's.
+    A tool's message holds text only (templates know no other), so images follow in a user's message behind all
+    results: between two of them it would part the second from its call. ``is_error`` has no place in the chat form;
+    the text of the result says it.
     """
-    messages: list[Chat] = []
-    images: list[Chat] = []
+    ranks = {call: rank for rank, call in enumerate(calls)}
+    found: list[tuple[int, Chat, Sequence[Chat]]] = []
     for block, where in answered:
-        said, shown = _content(block.get("content"), f"{where}.content")
         call = name(block.get("tool_use_id"), f"{where}.tool_use_id")
-        messages.append({"role": "tool", "tool_call_id": call, "content": said})
-        images += shown
-    return messages + ([{"role": "user", "content": images}] if images else [])
+        said, shown = _content(block.get("content"), f"{where}.content")
+        message = {"role": "tool", "tool_call_id": call, "content": said}
+        found.append((ranks.get(call, len(ranks)), message, shown))
+    found.sort(key=lambda one: one[0])
+    images = [image for _, _, shown in found for image in shown]
+    return [message for _, message, _ in found] + ([{"role": "user", "content": images}] if images else [])
 
 
 def _content(content: Any, where: str) -> tuple[str, Sequence[Chat]]:
@@ -40,9 +43,10 @@ def _content(content: Any, where: str) -> tuple[str, Sequence[Chat]]:
             texts.append(text(block.get("text"), f"{place}.text"))
         elif kind == "image":
             images.append(image_part(block, place))
+        elif kind == "tool_reference":
+            texts.append(f"[tool {name(block.get('tool_name'), f'{place}.tool_name')} is loaded]")
         else:
-            shown = short(kind) if isinstance(kind, str) else "one without a type"
-            raise BadRequestError(f"{place}: a block {shown} in a tool's result is not served here")
+            raise unserved(place, kind, "a tool's result")
     return "\n".join(texts), images
 
 

@@ -25,6 +25,17 @@ def wrong(where: str, expected: str, value: Any) -> BadRequestError:
     return BadRequestError(f"{where}: expected {expected}, got {_KINDS.get(type(value), 'something else')}{shown}")
 
 
+def unserved(where: str, kind: Any, home: str) -> BadRequestError:
+    """The error for a block of a type that is not known at its place.
+
+    Claude Code drops a document that it has read when it is told so in these words (2.1.332).
+    """
+    if kind == "document":
+        return BadRequestError(f"{where}: the model server does not support PDFs (a block 'document' in {home})")
+    shown = short(kind) if isinstance(kind, str) else "without a type"
+    return BadRequestError(f"{where}: a block {shown} in {home} is not served here")
+
+
 def short(value: Any) -> str:
     """``value`` as a person may read it, never longer than a line."""
     if isinstance(value, str):

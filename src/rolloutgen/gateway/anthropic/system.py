@@ -1,8 +1,9 @@
 """System text: the request's own, and that of system messages amid the conversation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
+from rolloutgen.gateway.anthropic.offered import CHANGES
 from rolloutgen.gateway.anthropic.shapes import mapping, sequence, text
 from rolloutgen.gateway.errors import BadRequestError
 
@@ -18,11 +19,16 @@ def system_text(content: Any, where: str) -> str:
     return "".join(_without_billing(_block(block, f"{where}[{n}]")) for n, block in blocks)
 
 
-def inline_texts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The texts of the system messages among ``messages``."""
-    for n, message in enumerate(messages):
-        if message.get("role") == "system":
-            yield system_text(message.get("content"), f"messages[{n}].content")
+def inline_text(content: Any, where: str) -> str:
+    """The text of a system message amid the conversation; what it changes of the tools is ``offered``'s business."""
+    if isinstance(content, list):
+        content = [block for block in content if not (isinstance(block, dict) and _changes_tools(block))]
+    return system_text(content, where)
+
+
+def _changes_tools(block: Mapping[str, Any]) -> bool:
+    kind = block.get("type")
+    return isinstance(kind, str) and kind in CHANGES
 
 
 def _block(block: Any, where: str) -> str:

@@ -1,31 +1,31 @@
 """Tools and the choice of one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rolloutgen.gateway.anthropic.offered import offered
 from rolloutgen.gateway.anthropic.shapes import mapping, name, sequence, shallow, short, text
 from rolloutgen.gateway.errors import BadRequestError
 
 Chat = dict[str, Any]
 
 
-def tool_fields(body: Mapping[str, Any]) -> Chat:
-    """``tools``, ``tool_choice`` and ``parallel_tool_calls``; nothing of them where the request has no tools."""
-    tools = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(sequence(body.get("tools") or [], "tools"))]
+def tool_fields(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Chat:
+    """``tools``, ``tool_choice`` and ``parallel_tool_calls``; nothing of them where the model is offered no tools."""
+    tools = [_tool(tool, place) for tool, place in offered(sequence(body.get("tools") or [], "tools"), messages)]
     if not tools:
         return {}
     names = {tool["function"]["name"] for tool in tools}
     return {"tools": tools} | _choice(mapping(body.get("tool_choice") or {"type": "auto"}, "tool_choice"), names)
 
 
-def _tool(given: Any, where: str) -> Chat:
+def _tool(tool: Mapping[str, Any], where: str) -> Chat:
     """A tool that the client runs, known by its schema.
 
     ``strict`` is dropped: it constrains the sampling. Tools that Anthropic's servers run (web_search, code_execution)
     or whose schema only its models know (bash_20250124, computer_...) are refused: a model that was offered one
     and got no answer would make one up.
     """
-    tool = mapping(given, where)
     kind = tool.get("type")
     if kind is not None and kind != "custom":
         shown = short(kind) if isinstance(kind, str) else "without a known type"
