@@ -7,14 +7,15 @@ STAND_IN in the environment chooses how it goes wrong, in words with commas betw
   hang        /health answers 503 for ever          die        an error in the log, exit 1
   wrong-name  /v1/models offers another model       open       takes every key
   mute        completions without text              stubborn   ignores TERM, and so does its engine
-  slow=SEC    is ready so much later
+  slow=SEC    is ready so much later                cold       the same text at every temperature
   dies=N      kills itself instead of answering call N of an agent (from 0)
   deaf=N      leaves that call, and every completion after it, unanswered; its health stays good
   broken=N    answers 500 to them; /health 503
   alternate   not wrong: of the calls for one task every second one is answered with a command that makes /app/done
 
-An agent's call is one that may have more than 64 tokens: none of the checks asks for so many. STAND_IN=ok:die is one
-thing in its first life, and another in all later ones; lives are counted in the file STAND_IN_LIVES.
+An agent's call is one that may have more than 64 tokens: no check asks for so many. With the word ``checks`` more than
+8 will do: those of the gateway count too. STAND_IN=ok:die is one thing in its first life, and another in all later
+ones; lives are counted in the file STAND_IN_LIVES.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ Traceback (most recent call last):
 RuntimeError: Engine core initialization failed. See root cause above.
 """
 MODE = dict[str, str]
-FOR_CHECKS = 64
+FOR_CHECKS, FOR_THE_SERVERS_CHECK = 64, 8
 
 
 def option(name: str) -> str:
@@ -79,7 +80,8 @@ class StandIn(Upstream):
         self.tasks: Counter[str] = Counter()
 
     def react(self, call: Call) -> Reaction:
-        is_agents = (call.body.get("max_completion_tokens") or call.body.get("max_tokens") or 0) > FOR_CHECKS
+        tokens = call.body.get("max_completion_tokens") or call.body.get("max_tokens") or 0
+        is_agents = tokens > (FOR_THE_SERVERS_CHECK if "checks" in self.mode else FOR_CHECKS)
         self.agents_calls += is_agents
         if self._is_at("dies"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -99,7 +101,8 @@ class StandIn(Upstream):
         if is_agents and "alternate" in self.mode:
             self.tasks[call.task] += 1
             return "true" if self.tasks[call.task] % 2 else "touch /app/done"
-        return f"one, two, {random.random() if call.body.get('temperature') else 'three'}"
+        warm = call.body.get("temperature") and "cold" not in self.mode
+        return f"one, two, {random.random() if warm else 'three'}"
 
     def _knows(self, request: web.Request) -> bool:
         return "open" in self.mode or super()._knows(request)

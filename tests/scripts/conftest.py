@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from driving import Site
-from launching import Runner
+from driving import FAILS, Site
+from launching import Runner, ask_stand_in
 
 
 @pytest.fixture
@@ -14,3 +14,12 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     runner = Runner(Site(tmp_path))
     yield runner
     runner.end_all()
+
+
+@pytest.fixture
+def served(runner: Runner) -> Runner:
+    """A run whose scaffold asks a model, and whose verifier takes five minutes."""
+    site = runner.site
+    site.tasks({"long": "sleep 302; " + FAILS})
+    ask_stand_in(site)
+    return runner

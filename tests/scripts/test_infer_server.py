@@ -3,46 +3,16 @@
 import signal
 from pathlib import Path
 
-import pytest
-
-from driving import FAILS, PASSES, until
-from launching import Runner, ask_stand_in
+from driving import PASSES, until
+from launching import Runner
 from rolloutgen.processes import marked
-from rolloutgen.serving.record import ServerRecord
 
-WAIT_SEC = 40
-
-
-@pytest.fixture
-def served(runner: Runner) -> Runner:
-    """A run whose scaffold asks a model, and whose verifier takes five minutes."""
-    site = runner.site
-    site.tasks({"long": "sleep 302; " + FAILS})
-    ask_stand_in(site)
-    return runner
-
-
-def server_of(runner: Runner) -> ServerRecord:
-    (record,) = runner.records()
-    server = ServerRecord.read(record.folder)
-    assert server is not None
-    assert server.vllm is not None
-    return server
+from .launched import WAIT_SEC, environ_of, gateway_of, mark_of, nothing_is_left, server_of
 
 
 def server_texts(runner: Runner) -> list[str]:
     files = [record.folder / "server.json" for record in runner.records()]
     return [file.read_text() for file in files if file.exists()]
-
-
-def mark_of(runner: Runner) -> str:
-    (record,) = runner.records()
-    return record.launch_id
-
-
-def nothing_is_left(runner: Runner, mark: str, server: ServerRecord) -> bool:
-    members = [server.serve, *server.members, *([server.vllm] if server.vllm else [])]
-    return not marked(mark) and not any(member.alive() for member in members) and not runner.records()
 
 
 def test_status_knows_a_launch_that_makes_its_model(served: Runner) -> None:
@@ -68,7 +38,8 @@ def test_a_signal_ends_server_and_driver(served: Runner) -> None:
     assert served.last_line.startswith("=== inference incomplete: interrupted by SIGTERM")
 
 
-def test_a_server_that_dies_ends_the_driver_at_once(served: Runner) -> None:
+def test_a_server_that_dies_for_good_ends_the_driver_at_once(served: Runner) -> None:
+    served.site.keys["VLLM_RESTARTS"] = "0"
     process = served.start()
     served.driver()
     mark, server = mark_of(served), server_of(served)
@@ -77,7 +48,25 @@ def test_a_server_that_dies_ends_the_driver_at_once(served: Runner) -> None:
     assert process.wait(timeout=WAIT_SEC) == 1
     assert nothing_is_left(served, mark, server)
     assert served.last_line.startswith("=== inference failed: the model server ended: ")
+    assert "VLLM_RESTARTS=0 allows no restart" in served.last_line
     assert ".vllm.log" in served.last_line
+
+
+def test_a_server_that_dies_is_restarted_and_the_run_goes_on(served: Runner) -> None:
+    process = served.start()
+    driver = served.driver()
+    mark, server = mark_of(served), server_of(served)
+    assert server.vllm is not None
+    server.vllm.signal(signal.SIGKILL)
+    until(lambda: "the model server is ready again after " in served.site.log.read_text(), "it is restarted", WAIT_SEC)
+    assert "the model server is restarted (1 of VLLM_RESTARTS=3 this hour): " in served.site.log.read_text()
+    again = server_of(served)
+    assert again.vllm != server.vllm
+    assert driver.alive()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=WAIT_SEC) == 143
+    assert nothing_is_left(served, mark, again)
+    assert not any(member.alive() for member in server.members)
 
 
 def test_vllms_parent_that_is_killed_ends_all(served: Runner) -> None:
@@ -139,14 +128,15 @@ def test_a_signal_while_the_server_starts(served: Runner) -> None:
 
 
 def test_no_key_in_any_command_line_or_file(served: Runner) -> None:
+    """Server and gateway have it in their environment, and nobody else."""
     process = served.start()
     driver = served.driver()
     (record,) = served.records()
-    environ = dict(
-        entry.split(b"=", 1) for entry in Path(f"/proc/{driver.pid}/environ").read_bytes().split(b"\0") if b"=" in entry
-    )
-    key = environ[b"ROLLOUTGEN_MODEL_KEY"]
+    name = b"ROLLOUTGEN_MODEL_KEY"
+    key = environ_of(server_of(served).serve)[name]
     assert len(key) >= 32
+    assert environ_of(gateway_of(served).gateway)[name] == key
+    assert name not in environ_of(driver)
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         assert key not in command.read_bytes()
     for file in (*record.folder.iterdir(), served.site.log):
