@@ -145,12 +145,15 @@ class Site:
         return self.command("prepare", "--launch", str(launch), "--launcher", str(os.getpid()))
 
     def start(self, launch: Path | None = None, launcher: int | None = None, **env: str) -> "subprocess.Popen[bytes]":
-        """``rolloutgen run`` in a session of its own, its output in ``run.out``."""
-        launch = launch or self.launches[-1]
+        """``rolloutgen run``, see ``spawn``."""
+        return self.spawn("run", launch or self.launches[-1], launcher, **env)
+
+    def spawn(self, name: str, launch: Path, launcher: int | None = None, **env: str) -> "subprocess.Popen[bytes]":
+        """``rolloutgen NAME`` of a launch in a session of its own, its output in ``run.out``."""
         launch.mkdir(parents=True, exist_ok=True)
         with (self.folder / "run.out").open("ab") as out:
             return subprocess.Popen(
-                self._line("run", "--launch", str(launch), "--launcher", str(launcher or os.getpid())),
+                self._line(name, "--launch", str(launch), "--launcher", str(launcher or os.getpid())),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
