@@ -11,7 +11,6 @@ Who listens to /watch knows of the gateway's death by its end.
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, NoReturn
@@ -25,7 +24,6 @@ from rolloutgen.gateway.status import GatewayStatus
 
 PING_SEC: Final = 2.0
 _BODY_MAX_BYTES: Final = 64 * 2**20
-_MODE: Final = 0o600
 
 
 class Control:
@@ -121,16 +119,3 @@ def _told(handler: _Handler) -> _Handler:
             return web.json_response({"error": f"no request of the driver's: {error!r}"}, status=400)
 
     return told
-
-
-def bind(path: Path) -> socket.socket:
-    """A socket at ``path`` for its owner alone; one that a dead gateway left there is replaced. Raises OSError."""
-    path.unlink(missing_ok=True)
-    bound = socket.socket(socket.AF_UNIX)
-    try:
-        bound.bind(str(path))
-        path.chmod(_MODE)  # before anybody can connect
-    except OSError:
-        bound.close()
-        raise
-    return bound

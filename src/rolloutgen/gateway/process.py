@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import signal
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -12,15 +11,16 @@ from typing import Final
 
 from aiohttp import web
 
-from rolloutgen.errors import Finding, Level, RunFailedError
+from rolloutgen.errors import Finding, Level
 from rolloutgen.gateway.attempts import Attempts
 from rolloutgen.gateway.canary import Canary, ServerLostError
-from rolloutgen.gateway.control import Control, bind
+from rolloutgen.gateway.control import Control
+from rolloutgen.gateway.doors import BACKLOG, base_url, bind_inside, bind_outside
 from rolloutgen.gateway.exchange import Shared
 from rolloutgen.gateway.fair import Places
 from rolloutgen.gateway.pins import Pins
 from rolloutgen.gateway.pulse import Pulse
-from rolloutgen.gateway.record import GatewayRecord
+from rolloutgen.gateway.record import GatewayFailedError, GatewayRecord
 from rolloutgen.gateway.server import ServerState
 from rolloutgen.gateway.server_state import Follower
 from rolloutgen.gateway.status import GatewayStatus
@@ -29,25 +29,13 @@ from rolloutgen.gateway.watch import Watch, say
 from rolloutgen.gateway.web import make_app, make_runner
 from rolloutgen.processes import Process, gone, raise_fd_limit
 from rolloutgen.scaffold import THOUGHT_READERS, TOOL_USERS
-from rolloutgen.serving.command import HOST
 from rolloutgen.serving.first import first
-from rolloutgen.serving.leavings import make_temporary_folder, temporary_folder
-from rolloutgen.serving.ports import owner
 from rolloutgen.settings import Settings
 
-_SOCKET: Final = "gateway.sock"
-_BACKLOG: Final = 1024
 _CANARIES: Final = 3
-_PAUSE_SEC: Final = 1.0
+_PAUSE_SEC: Final = 3.0
+"""After an answer that did not come: vLLM's parent says what became of the server."""
 _TOOL_TOKENS: Final = 2048
-
-
-class GatewayFailedError(RunFailedError):
-    """The gateway cannot do its work. ``findings`` are those of the canary, a line each."""
-
-    def __init__(self, message: str, findings: Sequence[str] = ()) -> None:
-        self.findings = tuple(findings)
-        super().__init__(message)
 
 
 async def gateway(settings: Settings, launch: Path, launcher_pid: int, key: str) -> int:
@@ -108,7 +96,7 @@ class _Gateway:
 
     async def live(self) -> None:
         """Until cancelled. Raises GatewayFailedError before it is ready."""
-        with _bind(self._settings) as door:
+        with bind_outside(self._settings) as door:
             following = asyncio.create_task(self._follower.follow())
             try:
                 findings = self._record.findings if self._proven else await self._canary()
@@ -122,7 +110,7 @@ class _Gateway:
     @contextlib.asynccontextmanager
     async def _listening(self, door: socket.socket) -> AsyncIterator[GatewayRecord]:
         """Serve scaffolds at ``door`` and the driver at a Unix socket; the record that says so."""
-        path, inside = _bind_inside(self._launch)
+        path, inside = bind_inside(self._launch)
         control = Control(self._attempts, self._server, self._policy.served_model_name, self.status)
         upstream = Upstream(self._server, self._key, self._policy.model_call_timeout_sec)
         async with contextlib.AsyncExitStack() as stack:
@@ -132,9 +120,9 @@ class _Gateway:
                 runner = make_runner(app)
                 stack.push_async_callback(runner.cleanup)
                 await runner.setup()
-                await web.SockSite(runner, listener, backlog=_BACKLOG).start()
+                await web.SockSite(runner, listener, backlog=BACKLOG).start()
             stack.push_async_callback(self._attempts.close_all, {"reason": "the gateway ended"})
-            yield replace(self._record, state="ready", base_url=_url(self._settings, door), socket=str(path))
+            yield replace(self._record, state="ready", base_url=base_url(self._settings, door), socket=str(path))
 
     def _app(self, upstream: Upstream) -> web.Application:
         shared = Shared(
@@ -209,33 +197,3 @@ def _judged(findings: Sequence[Finding]) -> tuple[str, ...]:
 def _line(finding: Finding) -> str:
     mend = f" -> {finding.mend}" if finding.mend else ""
     return f"{finding.level} {finding.subject}: {finding.message}{mend}"
-
-
-def _bind(settings: Settings) -> socket.socket:
-    """The socket at which scaffolds find the gateway. Raises GatewayFailedError."""
-    host, port = settings.gateway_host or HOST, settings.gateway_port or 0
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            who = owner(port) or "a process that cannot be seen from here"
-            mend = "unset GATEWAY_PORT, or name a free port"
-            raise GatewayFailedError(f"GATEWAY_PORT={port} is in use at {host} by {who}; {mend}") from error
-        told = f"the gateway cannot listen at GATEWAY_HOST={host}, port {port or 'any'}: {error}"
-        raise GatewayFailedError(told) from error
-
-
-def _bind_inside(launch: Path) -> tuple[Path, socket.socket]:
-    """The driver's socket and its path. Raises GatewayFailedError."""
-    path = temporary_folder(launch.name) / _SOCKET
-    try:
-        make_temporary_folder(launch.name)
-        return path, bind(path)
-    except OSError as error:
-        raise GatewayFailedError(f"the driver's socket {path} cannot be made: {error}") from error
-
-
-def _url(settings: Settings, door: socket.socket) -> str:
-    host = settings.gateway_host or HOST
-    return f"http://{f'[{host}]' if ':' in host else host}:{door.getsockname()[1]}/v1"

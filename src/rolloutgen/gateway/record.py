@@ -1,10 +1,12 @@
 """gateway.json of a launch: what the launcher, the driver and ``rolloutgen status`` know of the gateway."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from rolloutgen.errors import RunFailedError
 from rolloutgen.processes import Process
 from rolloutgen.results.durable import replace
 
@@ -12,6 +14,14 @@ FILE: Final = "gateway.json"
 SCHEMA_VERSION: Final = 1
 
 State = Literal["starting", "ready", "failed"]
+
+
+class GatewayFailedError(RunFailedError):
+    """The gateway cannot do its work. ``findings`` are those of the canary, a line each."""
+
+    def __init__(self, message: str, findings: Sequence[str] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
