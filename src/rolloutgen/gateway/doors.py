@@ -36,7 +36,7 @@ def bind_inside(launch: Path) -> tuple[Path, socket.socket]:
     path = temporary_folder(launch.name) / _SOCKET
     try:
         make_temporary_folder(launch.name)
-        return path, _bind_file(path)
+        return path, bind_file(path)
     except OSError as error:
         raise GatewayFailedError(f"the driver's socket {path} cannot be made: {error}") from error
 
@@ -46,7 +46,7 @@ def base_url(settings: Settings, door: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{door.getsockname()[1]}/v1"
 
 
-def _bind_file(path: Path) -> socket.socket:
+def bind_file(path: Path) -> socket.socket:
     """A socket at ``path`` for its owner alone; one that a dead gateway left there is replaced. Raises OSError."""
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)

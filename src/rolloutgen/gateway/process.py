@@ -4,21 +4,20 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import NoReturn
 
 from aiohttp import web
 
-from rolloutgen.errors import Finding, Level
 from rolloutgen.gateway.attempts import Attempts
-from rolloutgen.gateway.canary import Canary, ServerLostError
 from rolloutgen.gateway.control import Control
 from rolloutgen.gateway.doors import BACKLOG, base_url, bind_inside, bind_outside
 from rolloutgen.gateway.exchange import Shared
 from rolloutgen.gateway.fair import Places
 from rolloutgen.gateway.pins import Pins
+from rolloutgen.gateway.proof import prove
 from rolloutgen.gateway.pulse import Pulse
 from rolloutgen.gateway.record import GatewayFailedError, GatewayRecord
 from rolloutgen.gateway.server import ServerState
@@ -28,14 +27,8 @@ from rolloutgen.gateway.upstream import Upstream
 from rolloutgen.gateway.watch import Watch, say
 from rolloutgen.gateway.web import make_app, make_runner
 from rolloutgen.processes import Process, gone, raise_fd_limit
-from rolloutgen.scaffold import THOUGHT_READERS, TOOL_USERS
 from rolloutgen.serving.first import first
 from rolloutgen.settings import Settings
-
-_CANARIES: Final = 3
-_PAUSE_SEC: Final = 3.0
-"""After an answer that did not come: vLLM's parent says what became of the server."""
-_TOOL_TOKENS: Final = 2048
 
 
 async def gateway(settings: Settings, launch: Path, launcher_pid: int, key: str) -> int:
@@ -49,9 +42,10 @@ async def gateway(settings: Settings, launch: Path, launcher_pid: int, key: str)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     before = GatewayRecord.read(launch)
-    record = GatewayRecord("starting", Process.me(), findings=before.findings if before else ())
+    proven = before if before is not None and before.state == "ready" else None
+    record = replace(proven or GatewayRecord("starting", Process.me()), state="starting", gateway=Process.me())
     record.write(launch)
-    run = _Gateway(settings, launch, key, record, proven=before is not None and before.state == "ready")
+    run = _Gateway(settings, launch, key, record, proven=proven is not None)
     try:
         await first(stop.wait(), _end_of(launcher), run.live())
     except GatewayFailedError as error:
@@ -67,7 +61,7 @@ async def _end_of(launcher: Process | None) -> None:
 
 
 class _Gateway:
-    """The parts of one gateway. ``proven``: the canary was asked before."""
+    """The parts of one gateway. ``proven``: ``record`` holds what was found when this launch's first one asked."""
 
     def __init__(self, settings: Settings, launch: Path, key: str, record: GatewayRecord, *, proven: bool) -> None:
         self._settings = settings
@@ -80,12 +74,7 @@ class _Gateway:
         self._server = ServerState()
         self._follower = Follower(launch, self._server)
         self._watch = Watch(
-            launch,
-            self._follower,
-            self._server,
-            self._pulse,
-            key=key,
-            heartbeat_sec=self._policy.heartbeat_sec,
+            launch, self._follower, self._server, self._pulse, key=key, heartbeat_sec=self._policy.heartbeat_sec
         )
         self._attempts = Attempts(
             self._pulse,
@@ -97,32 +86,40 @@ class _Gateway:
     async def live(self) -> None:
         """Until cancelled. Raises GatewayFailedError before it is ready."""
         with bind_outside(self._settings) as door:
-            following = asyncio.create_task(self._follower.follow())
-            try:
-                findings = self._record.findings if self._proven else await self._canary()
-                async with self._listening(door) as ready:
-                    replace(ready, findings=findings).write(self._launch)
-                    await self._watch.run()
-            finally:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+            await first(self._follow(), self._serve(door))
 
-    @contextlib.asynccontextmanager
-    async def _listening(self, door: socket.socket) -> AsyncIterator[GatewayRecord]:
-        """Serve scaffolds at ``door`` and the driver at a Unix socket; the record that says so."""
-        path, inside = bind_inside(self._launch)
-        control = Control(self._attempts, self._server, self._policy.served_model_name, self.status)
+    async def _follow(self) -> NoReturn:
+        """A server that has failed for good is no reason to end: reports are asked for still."""
+        await self._follower.follow()
+        await asyncio.Event().wait()
+        raise AssertionError  # nobody sets it
+
+    async def _serve(self, door: socket.socket) -> None:
         upstream = Upstream(self._server, self._key, self._policy.model_call_timeout_sec)
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(path.unlink, missing_ok=True)
             stack.push_async_callback(upstream.close)
+            if not self._proven:
+                proof = await prove(self._settings, self._key, self._server, upstream)
+                self._record = replace(self._record, findings=proof.findings, system_first=proof.system_first)
+            path = await stack.enter_async_context(self._listening(door, upstream))
+            url = base_url(self._settings, door)
+            replace(self._record, state="ready", base_url=url, socket=str(path)).write(self._launch)
+            await self._watch.run()
+
+    @contextlib.asynccontextmanager
+    async def _listening(self, door: socket.socket, upstream: Upstream) -> AsyncIterator[Path]:
+        """Serve scaffolds at ``door``, and the driver at the Unix socket whose path this gives."""
+        path, inside = bind_inside(self._launch)
+        control = Control(self._attempts, self._server, self._policy.served_model_name, self._status)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(path.unlink, missing_ok=True)
             for app, listener in ((self._app(upstream), door), (control.app(), inside)):
                 runner = make_runner(app)
                 stack.push_async_callback(runner.cleanup)
                 await runner.setup()
                 await web.SockSite(runner, listener, backlog=BACKLOG).start()
             stack.push_async_callback(self._attempts.close_all, {"reason": "the gateway ended"})
-            yield replace(self._record, state="ready", base_url=base_url(self._settings, door), socket=str(path))
+            yield path
 
     def _app(self, upstream: Upstream) -> web.Application:
         shared = Shared(
@@ -131,43 +128,11 @@ class _Gateway:
             upstream=upstream,
             places=Places(self._policy.gateway_max_inflight),
             hold_sec=self._policy.gateway_hold_sec,
+            system_first=self._record.system_first,
         )
         return make_app(shared, self._attempts, max_model_len=self._policy.vllm_max_model_len)
 
-    async def _canary(self) -> tuple[str, ...]:
-        """The findings as lines. A server that is lost meanwhile is asked again when it is back."""
-        for left in reversed(range(_CANARIES)):
-            await self._wait_ready()
-            try:
-                return _judged(await self._sing())
-            except ServerLostError as error:
-                if not left:
-                    raise GatewayFailedError(str(error)) from error
-                await asyncio.sleep(_PAUSE_SEC)
-        raise AssertionError  # the last one returns or raises
-
-    async def _wait_ready(self) -> None:
-        while not self._server.ready:
-            if self._server.gone:
-                raise GatewayFailedError(f"the model server failed: {self._server.gone}")
-            await self._server.changed(_PAUSE_SEC)
-
-    async def _sing(self) -> list[Finding]:
-        settings, policy = self._settings, self._policy
-        canary = Canary(
-            base_url=self._server.base_url,
-            key=self._key,
-            model_name=policy.served_model_name,
-            timeout_sec=policy.model_call_timeout_sec,
-            reads_thoughts=settings.scaffold in THOUGHT_READERS,
-            tools=settings.scaffold in TOOL_USERS or settings.tool_call_parser is not None,
-            parser=settings.tool_call_parser or "",
-            tool_tokens=min(policy.max_response_len, policy.vllm_max_model_len // 2, _TOOL_TOKENS),
-            call_is_must=settings.tool_canary == "fatal",
-        )
-        return await canary.sing()
-
-    def status(self) -> GatewayStatus:
+    def _status(self) -> GatewayStatus:
         counts = [attempt.ledger.states for attempt in self._attempts]
         meter, record = self._watch.meter, self._follower.record
         return GatewayStatus(
@@ -181,19 +146,3 @@ class _Gateway:
             server=self._server.state,
             restarts=record.restarts if record is not None else 0,
         )
-
-
-def _judged(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """A line each, also into the log. Raises GatewayFailedError where one is fatal."""
-    lines = tuple(_line(finding) for finding in findings)
-    for line in lines:
-        say(f"canary: {line}")
-    fatal = [line for finding, line in zip(findings, lines, strict=True) if finding.level is Level.FATAL]
-    if fatal:
-        raise GatewayFailedError("; ".join(fatal), lines)
-    return lines
-
-
-def _line(finding: Finding) -> str:
-    mend = f" -> {finding.mend}" if finding.mend else ""
-    return f"{finding.level} {finding.subject}: {finding.message}{mend}"

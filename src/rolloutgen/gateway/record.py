@@ -29,7 +29,8 @@ class GatewayRecord:
     """One state of the gateway.
 
     ``base_url`` ends with ``/v1`` and is what sandboxes are given, ``socket`` the Unix socket (0600) on which the
-    driver registers attempts. ``message`` says for people why it failed; ``findings`` what the canary saw.
+    driver registers attempts. ``message`` says for people why it failed; ``findings`` what the canary saw,
+    ``system_first`` that the chat template takes system messages at the beginning only.
     """
 
     state: State
@@ -38,6 +39,7 @@ class GatewayRecord:
     socket: str = ""
     message: str = ""
     findings: tuple[str, ...] = ()
+    system_first: bool = False
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def write(self, launch: Path) -> None:
@@ -56,6 +58,7 @@ class GatewayRecord:
                 socket=raw["socket"],
                 message=raw["message"],
                 findings=tuple(raw["findings"]),
+                system_first=raw.get("system_first", False),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
