@@ -1,7 +1,7 @@
 """kill -9 at random moments, through infer.sh, then the same command again (A20, C10, A29).
 
-Of the driver, of vLLM's parent, of infer.sh alone, of everything: no verdict is lost, none is counted twice, none
-is invented, and nothing of a dead launch lives on.
+Of the driver, of vLLM's parent, of the gateway, of infer.sh alone, of everything: no verdict is lost, none is counted
+twice, none is invented, and nothing of a dead launch lives on.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from driving import Site, until
 from launching import LAUNCHES, Runner, ask_stand_in, last_line_of_success
 from real_jobs import DemoSite, need_real_parts
 from rolloutgen import launches
+from rolloutgen.gateway.record import GatewayRecord
 from rolloutgen.processes import Process, marked
 from rolloutgen.sandbox.local.cgroups import launch_folder
 from rolloutgen.serving.leavings import temporary_folder
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 N_INSTANCES = 15
 N_KILLS = 10
-TARGETS = ("driver", "server", "launcher", "everything")
+TARGETS = ("driver", "server", "gateway", "launcher", "everything")
 REWARDS = {f"task{i:02}": i / 10 for i in range(N_INSTANCES)}
 """Known beforehand, and all different, so that a verdict in another's place shows; from 1 on they pass."""
 
@@ -90,8 +91,9 @@ class Victim:
         """The parts of the latest launch that run, by name; what the server has and shows is kept in mind."""
         parts: dict[str, Process | None] = {}
         for record in self.latest():
-            server = ServerRecord.read(record.folder)
+            server, gateway = ServerRecord.read(record.folder), GatewayRecord.read(record.folder)
             parts |= {"driver": launches.driver(record.folder), "server": server.serve if server else None}
+            parts |= {"gateway": gateway.gateway if gateway else None}
             if server is not None:
                 self.seen |= {server.serve, *server.members, *([server.vllm] if server.vllm else [])}
                 self.files |= {Path(path) for path, _ in server.shared}

@@ -21,7 +21,8 @@ from rolloutgen.config import load_config
 from rolloutgen.index import Index, select
 from rolloutgen.processes import marked
 from rolloutgen.results.summary import SUMMARY_COLUMNS
-from rolloutgen.transcript.lines import read, read_messages
+from rolloutgen.transcript.lines import read
+from rolloutgen.transcript.reader import read_calls
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -44,6 +45,7 @@ class Job:
     environments: dict[int, dict[str, str]] = field(default_factory=dict)
     commands: dict[int, str] = field(default_factory=dict)
     loaded: set[str] = field(default_factory=set)
+    told: str = ""
 
     @property
     def site(self) -> Site:
@@ -63,8 +65,9 @@ class Job:
         return (path for path in (*self.site.results.rglob("*"), *logs, self.site.selected) if path.is_file())
 
     def look(self) -> None:
-        """At every process of the launch."""
+        """At every process of the launch, and at what it tells of itself."""
         (record,) = self.runner.records()
+        self.told = self.site.command("status").stdout
         for process in marked(record.launch_id):
             folder = Path(f"/proc/{process.pid}")
             try:
@@ -146,18 +149,32 @@ def test_a2_a6_a13_a25_every_transcript_is_kept_whole(job: Job) -> None:
     for trial in job.trials:
         lines = list(read(trial / "transcript.jsonl"))
         assert (lines[0]["type"], lines[-1]["type"]) == ("start", "end")
-        request = lines[0]["request"]
-        assert (request["temperature"], request["top_p"], request["top_k"], request["min_p"]) == (1.0, 1.0, -1, 0.0)
-        assert request["max_tokens"] == settings.max_response_len
-        messages = read_messages(trial / "transcript.jsonl")
+        calls = read_calls(trial / "transcript.jsonl")
+        for call in calls:
+            sent = call.sent()
+            assert (sent["temperature"], sent["top_p"], sent["top_k"], sent["min_p"]) == (1.0, 1.0, -1, 0.0)
+            assert sent["max_tokens"] == settings.max_response_len
+            assert call.prompt_ids()
+            assert call.response_ids
+        messages = calls[-1].conversation()
         assert {message["role"] for message in messages} == {"system", "user", "assistant"}
         instruction = (task_of(trial) / "instruction.md").read_text().strip()
         at = [message["content"] for message in messages].index(instruction)
         assert messages[at]["role"] == "user"
         assert messages[at + 1]["role"] == "assistant"
-        n_calls = sum(len(line["calls"]) for line in lines if line["type"] == "reply")
-        assert 1 <= n_calls <= settings.max_turns
-        assert read_json(trial / "outcome.json")["turns"] == n_calls
+        assert 1 <= len(calls) <= settings.max_turns
+        assert read_json(trial / "outcome.json")["turns"] == len(calls)
+
+
+def test_a_run_tells_what_it_waits_for(job: Job) -> None:
+    """From outside, while it runs; and in every outcome."""
+    assert "server ready: " in job.told
+    assert "% in the model" in job.told
+    for trial in job.trials:
+        times = read_json(trial / "outcome.json")["times"]
+        assert isinstance(times, dict)
+        assert 0 < times["model_sec"] <= times["agent_sec"]
+        assert times["held_sec"] == 0
 
 
 def task_of(trial: Path) -> Path:
@@ -198,6 +215,8 @@ def test_the_key_is_nowhere_but_in_memory(job: Job) -> None:
     assert not [command for command in job.commands.values() if key in command]
     assert not [path for path in job.written if key.encode() in path.read_bytes()]
     assert key not in job.runner.err.read_text() + job.runner.out.read_text()
+    of_an_attempt = re.compile(rb"rg-[0-9a-f]{48}")
+    assert not [path for path in job.written if of_an_attempt.search(path.read_bytes())]
 
 
 def test_a20_a_second_start_owes_nothing(job: Job) -> None:

@@ -138,6 +138,15 @@ async def test_a13_a6_the_settings_reach_every_request_and_everything_said_is_ke
     assert not [content for content in kept if upstream.key.encode() in content or b"rg-" in content]
 
 
+async def test_a13_a_policy_without_pins_is_the_scaffolds_and_the_end_says_so(site: Site) -> None:
+    site.keys |= {"SAMPLING_PASSTHROUGH": "1", "N_TRIALS": "1"}
+    async with Upstream(solves_even_tasks) as upstream:
+        assert await run_once(site, upstream) == 0
+    assert not any("temperature" in call.body for call in upstream.calls if of_attempts(call))
+    assert "SAMPLING_PASSTHROUGH=1: the filtered index holds for whatever the scaffold asked" in site.output
+    assert "holds at TEMPERATURE" not in site.output
+
+
 @pytest.mark.slow
 async def test_c10_killed_runs_end_with_the_summary_of_an_undisturbed_one(site: Site) -> None:
     chance = random.Random(10)

@@ -1,0 +1,109 @@
+"""Outages of the model server under a run through infer.sh: held calls, a restart, and not one attempt lost."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from driving import Site, read_json, until
+from launching import Runner, ask_stand_in, last_line_of_success
+from real_jobs import DemoSite, need_real_parts
+from rolloutgen.processes import Process
+from rolloutgen.serving.record import ServerRecord
+from rolloutgen.transcript.reader import read_calls
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+N_INSTANCES = 10
+REWARDS = {f"task{i:02}": i / 5 for i in range(N_INSTANCES)}
+"""Known beforehand, and all different; from 1 on they pass."""
+
+
+def runner_in(folder: Path) -> Runner:
+    folder.mkdir()
+    runner = Runner(Site(folder))
+    runner.site.tasks({name: f"echo {reward} > /logs/verifier/reward.txt" for name, reward in REWARDS.items()})
+    ask_stand_in(runner.site)
+    runner.site.keys |= {"N_TRIALS": "4", "N_CONCURRENT": "4", "ATTEMPTS_PER_TRIAL": "1"}
+    return runner
+
+
+@pytest.fixture
+def runners(tmp_path: Path) -> Iterator[tuple[Runner, Runner]]:
+    """Two runs of the same; the model server of the first dies under its 15th call, and again under the next 20th."""
+    disturbed, undisturbed = runner_in(tmp_path / "disturbed"), runner_in(tmp_path / "undisturbed")
+    lives = tmp_path / "lives"
+    disturbed.site.keys["VLLM_ENV"] = f"'STAND_IN=dies=15:dies=20:ok STAND_IN_LIVES={lives}'"
+    yield disturbed, undisturbed
+    for runner in (disturbed, undisturbed):
+        runner.end_all()
+
+
+def test_c10_a_server_that_dies_twice_changes_no_byte_of_the_summary(runners: tuple[Runner, Runner]) -> None:
+    """Every trial has its verdict on its first attempt: with ATTEMPTS_PER_TRIAL=1 a lost one would show."""
+    disturbed = runners[0]
+    for runner in runners:
+        assert runner.start().wait(timeout=600) == 0, runner.err.read_text()[-3000:]
+        assert runner.last_line == last_line_of_success(runner.site)
+    summaries = [(runner.site.results / "summary.csv").read_bytes() for runner in runners]
+    assert summaries[0] == summaries[1]
+    assert len(disturbed.site.outcomes()) == 4 * N_INSTANCES
+    assert not list(disturbed.site.results.glob("*/*.attempt_*"))
+    restarted = [len(re.findall("the model server is restarted", runner.site.log.read_text())) for runner in runners]
+    assert restarted == [2, 0]
+    assert any("inference_retry" in str(read_json(path)["flags"]) for path in disturbed.site.outcomes())
+
+
+def engine_of(runner: Runner) -> Process:
+    """vLLM's EngineCore, which holds the model."""
+    (record,) = runner.records()
+    server = ServerRecord.read(record.folder)
+    assert server is not None
+    (engine,) = [member for member in server.members if b"EngineCore" in command(member)]
+    return engine
+
+
+def command(process: Process) -> bytes:
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def n_asking(site: Site) -> int:
+    """Running attempts that have a call at the model server now."""
+    found = 0
+    for transcript in site.results.glob("*/*.attempt_1/transcript.jsonl"):
+        kinds = [json.loads(line)["type"] for line in transcript.read_bytes().splitlines()[:-1]]
+        found += kinds.count("request") > kinds.count("reply")
+    return found
+
+
+def test_kill_9_of_the_engine_under_eight_running_trials_costs_none_of_them(tmp_path: Path) -> None:
+    """A20: real vLLM. All eight have their verdict on the first attempt, and the log says what happened."""
+    need_real_parts()
+    keys = {"N_TRIALS": "1", "N_CONCURRENT": "8", "MAX_TURNS": "8", "MAX_RESPONSE_LEN": "200"}
+    runner = Runner(DemoSite(tmp_path, keys | {"ATTEMPTS_PER_TRIAL": "1"}))
+    site = runner.site
+    try:
+        process = runner.start()
+        until(lambda: process.poll() is not None or n_asking(site) >= 6, "calls of running trials", 500)
+        assert process.poll() is None, runner.err.read_text()[-3000:]
+        assert len(list(site.results.glob("*/*.attempt_1"))) == 8
+        assert site.outcomes() == {}
+        engine_of(runner).signal(signal.SIGKILL)
+        assert process.wait(timeout=600) == 0, runner.err.read_text()[-3000:]
+        assert runner.last_line == last_line_of_success(site)
+        outcomes = [read_json(path) for path in site.outcomes()]
+        assert [outcome["attempt"] for outcome in outcomes] == [1] * 8
+        assert not list(site.results.glob("*/*.attempt_*"))
+        assert sum("inference_retry" in str(outcome["flags"]) for outcome in outcomes) >= 6
+        assert "the model server is restarted" in site.log.read_text()
+        calls = [call for path in site.outcomes() for call in read_calls(path.with_name("transcript.jsonl"))]
+        assert {call.end for call in calls} <= {"answered", "refused"}
+        assert len({call.reply["server_seed"] for call in calls}) == 2  # a fresh one: no sample is drawn again
+    finally:
+        runner.end_all()
