@@ -18,7 +18,8 @@ from aiohttp import web
 from fakes.upstream import Upstream
 from rolloutgen.gateway.attempts import Attempts
 from rolloutgen.gateway.client import Gateway, Lease
-from rolloutgen.gateway.control import Control, bind
+from rolloutgen.gateway.control import Control
+from rolloutgen.gateway.doors import bind_file
 from rolloutgen.gateway.exchange import Shared
 from rolloutgen.gateway.fair import Places
 from rolloutgen.gateway.pins import Pins
@@ -65,7 +66,7 @@ class LocalGateway:
             self._stack.push_async_callback(runner.cleanup)
         await web.TCPSite(door, "127.0.0.1", 0).start()
         socket = self.launch / "s"
-        await web.SockSite(back, bind(socket)).start()
+        await web.SockSite(back, bind_file(socket)).start()
         url = f"http://127.0.0.1:{door.addresses[0][1]}/v1"
         GatewayRecord("ready", Process.me(), url, str(socket)).write(self.launch)
         self.client = Gateway(self.launch)
