@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
+
 from rolloutgen.gateway.pins import Shown
 
 type Json = dict[str, Any]
+RAW_IDS: Final = "raw prompt ids"
+"""Where an answer or a chunk has its many prompt ids as JSON that nobody has read yet."""
 _REASONING: Final = ("reasoning", "reasoning_content")
 
 
@@ -23,13 +27,19 @@ class Answer:
     role: str = "assistant"
     finish_reason: str | None = None
     usage: Mapping[str, Any] | None = None
-    prompt_ids: Sequence[int] | None = None
     response_ids: list[int] | None = None
     logprobs: list[float] | None = None
     has_begun: bool = False
+    _prompt_ids: list[int] | bytes | None = None
     _texts: list[str] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
     _calls: dict[int, Json] = field(default_factory=dict)
+
+    @property
+    def prompt_ids(self) -> Sequence[int] | None:
+        if isinstance(self._prompt_ids, bytes):
+            self._prompt_ids = orjson.loads(self._prompt_ids)
+        return self._prompt_ids
 
     @property
     def text(self) -> str:
@@ -90,9 +100,13 @@ class Answer:
         self._take_tokens(answer, choice)
 
     def _take_tokens(self, answer: Json, choice: Json) -> None:
+        raw = answer.pop(RAW_IDS, None)
         for place in (answer, choice):  # chats have them in the one, completions in the other
-            ids = place.get("prompt_token_ids") if self.shown.token_ids else place.pop("prompt_token_ids", None)
-            self.prompt_ids = ids if isinstance(ids, list) else self.prompt_ids
+            if "prompt_token_ids" in place:
+                ids = place.pop("prompt_token_ids")
+                self._prompt_ids = self._prompt_ids if raw is None and ids is None else raw or ids
+                if self.shown.token_ids:
+                    place["prompt_token_ids"] = ids if raw is None else orjson.Fragment(raw)
         ids = choice.get("token_ids") if self.shown.token_ids else choice.pop("token_ids", None)
         self.response_ids = _longer(self.response_ids, ids)
         self.logprobs = _longer(self.logprobs, _values(choice.get("logprobs")))

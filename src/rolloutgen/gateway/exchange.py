@@ -19,13 +19,14 @@ from rolloutgen.gateway.answer import Answer
 from rolloutgen.gateway.attempts import AttemptState
 from rolloutgen.gateway.downstream import KEEP_ALIVE_SEC, Downstream
 from rolloutgen.gateway.entry import Entry
+from rolloutgen.gateway.failures import RefusedError, TryFailedError
 from rolloutgen.gateway.fair import Places
 from rolloutgen.gateway.hold import FIRST_WAIT_SEC, GivenUpError, Hold
 from rolloutgen.gateway.ledger import Call
 from rolloutgen.gateway.pins import Pinned, Pins
 from rolloutgen.gateway.server import ServerState
 from rolloutgen.gateway.surfaces import Surface
-from rolloutgen.gateway.upstream import RefusedError, Try, TryFailedError, Upstream
+from rolloutgen.gateway.upstream import Try, Upstream
 from rolloutgen.transcript.recorder import End, Request
 
 log: Final = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ import time
 from typing import Final
 
 from rolloutgen.backoff import growing
+from rolloutgen.gateway.failures import TryFailedError
 from rolloutgen.gateway.ledger import Call
 from rolloutgen.gateway.server import ServerState
-from rolloutgen.gateway.upstream import TryFailedError
 
 FIRST_WAIT_SEC: Final = 0.5
 _WAIT_MAX_SEC: Final = 20.0

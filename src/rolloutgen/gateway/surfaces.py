@@ -5,8 +5,8 @@ from typing import Any, Final, Literal, Protocol
 
 from rolloutgen.gateway import anthropic, jsons
 from rolloutgen.gateway.errors import error_body
+from rolloutgen.gateway.failures import RefusedError
 from rolloutgen.gateway.sse import DONE_EVENT, KEEP_ALIVE, event
-from rolloutgen.gateway.upstream import RefusedError
 
 type Json = dict[str, Any]
 Name = Literal["chat", "completions", "messages"]

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from rolloutgen.gateway import anthropic
 from rolloutgen.gateway.bodies import check_chat, check_completion
+from rolloutgen.gateway.failures import RefusedError
 from rolloutgen.gateway.pins import Pins
-from rolloutgen.gateway.upstream import RefusedError, Upstream
+from rolloutgen.gateway.upstream import Upstream
 
 _PATH: Final = "/tokenize"
 _CHAT: Final = ("messages", "tools", "add_generation_prompt", "continue_final_message")

@@ -16,14 +16,15 @@ from rolloutgen.gateway import anthropic, bodies, jsons
 from rolloutgen.gateway.attempts import Attempts, AttemptState, KeyDeadError
 from rolloutgen.gateway.errors import BadRequestError
 from rolloutgen.gateway.exchange import Exchange, Shared
+from rolloutgen.gateway.failures import RefusedError, TryFailedError
 from rolloutgen.gateway.pins import Pinned, pin_chat, pin_completion
 from rolloutgen.gateway.surfaces import Messages, OpenAi, Surface
 from rolloutgen.gateway.tokenize import count_tokens, tokenize
-from rolloutgen.gateway.upstream import RefusedError, TryFailedError
 
 log: Final = logging.getLogger(__name__)
 IN_FLIGHT_MAX: Final = 64
 """Requests of one attempt at one time."""
+_READ_BYTES: Final = 2**20
 _JSON: Final = "application/json"
 _DOWN: Final = 503
 _INTERNAL: Final = 500
@@ -40,7 +41,9 @@ def make_app(shared: Shared, attempts: Attempts, *, max_model_len: int) -> web.A
 
 def make_runner(app: web.Application) -> web.AppRunner:
     """Its handlers are cancelled when their client leaves: the rest counts on that."""
-    return web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=5.0)
+    return web.AppRunner(
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=5.0, read_bufsize=_READ_BYTES
+    )
 
 
 class _RefusedError(Exception):
