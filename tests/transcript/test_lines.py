@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rolloutgen.transcript.lines import Transcript, read, read_messages
+from rolloutgen.transcript.lines import Transcript, read
+from rolloutgen.transcript.reader import read_messages
 
 HELLO = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "ls \ud83d"}

@@ -25,6 +25,8 @@ def grown(path: Path, turns: int, *, fresh: bool = False, changed: bool = False,
         said = f"command {turn} " + "x" * 200
         if fresh:
             history[0] = system(f"it is {turn} o'clock")
+            ids = [*range(turn, turn + 5 + turn % 3), *ids[5 + (turn - 1) % 3 :]]
+            prompt = f"it is {turn} o'clock. {prompt.partition('. ')[2] or prompt}"
         reply = answered(assistant(said, reasoning="hm"), prompt_ids=ids, response_ids=[turn] * 20)
         if text:
             talk.complete(prompt, said, prompt_ids=ids, response_ids=[turn] * 20)
@@ -34,11 +36,13 @@ def grown(path: Path, turns: int, *, fresh: bool = False, changed: bool = False,
         ids = [*ids, *[turn] * 20, *[turn + 1] * 20]
         prompt += f"{said}\nseen {turn}\n"
     talk.recorder.close({"ending": "done"})
-    assert (talk.calls[-1].prompt() == prompt[: len(talk.calls[-1].prompt() or "")]) == text
+    assert (talk.calls[-1].prompt() or "") in prompt
     return path.stat().st_size
 
 
-@pytest.mark.parametrize("kind", [{}, {"fresh": True}, {"changed": True}, {"text": True}])
+@pytest.mark.parametrize(
+    "kind", [{}, {"fresh": True}, {"changed": True}, {"text": True}, {"text": True, "fresh": True}]
+)
 def test_a_transcript_grows_with_its_conversation(tmp_path: Path, kind: dict[str, bool]) -> None:
     """Not with its square: the second hundred turns take what the first took, but for longer numbers."""
     half, whole = (grown(tmp_path / str(turns), turns, **kind) for turns in (100, 200))

@@ -11,7 +11,7 @@ from rolloutgen.results.durable import replacing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_GROUP_BYTES: Final = 32 << 20
+_GROUP_BYTES: Final = 8 << 20
 """Of JSON: so much makes up a row group."""
 
 type Kind = str | list[Kind] | dict[str, Kind]

@@ -21,14 +21,15 @@ request  a call was sent to the model server.
                    earlier call, the same CALL throughout a line, whose own messages are followed by that of its reply;
                    a number: an earlier message. Messages are numbered 0, 1, ... as they stand in the file, requests'
                    and replies' together, each different one once
-         prompt    of completions, where it is one text: {of, keep, tail}: the first ``keep`` characters of the prompt
-                   and reply of call ``of`` (null: none), then ``tail``
+         prompt    of completions, where it is one text: a list of texts that are new, and [CALL, FROM, TO]: characters
+                   of an earlier call's prompt and reply
          tools     a list that is new, or the number of an earlier one (0, 1, ...)
 reply    a call has ended; without this line, a kill cut it off.
          call; end: answered, aborted (the client left or its key died), refused (4xx) or failed (our reasons);
          status: of HTTP, as the scaffold got it (null: it had left); message: the assistant's, as far as it came, new
          or by its number (completions: {text}); finish_reason, usage, id, error
-         prompt_ids     {of, keep, tail} as above, of the token ids of prompt and response (null: not recorded)
+         prompt_ids     a list of token ids that are new, and [CALL, FROM, TO]: ids of an earlier call's prompt and
+                        response (null: not recorded)
          response_ids   of the sampled tokens; logprobs: theirs, where recorded
          prefix_break   true: the prompt's ids do not extend prompt and response of the answered call before it in its
                         branch (null: not known)

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any, Final, Self
 
 from rolloutgen.transcript.lines import Encoded, Message, encode
-from rolloutgen.transcript.prefix import common_prefix
+from rolloutgen.transcript.prefix import common_parts, common_prefix
 from rolloutgen.transcript.tips import WIDTH, Ids, Tip
 
 _ARRAY: Final = "I"
@@ -115,14 +115,19 @@ def _written(base: Tip | None, earlier: "array[int]", part: _Part) -> Encoded:
     return encode([base.call, begin, end] if end > begin + 1 else earlier[begin])
 
 
-def text_since(base: Tip | None, prompt: str) -> dict[str, object]:
-    """A prompt as the beginning (``keep`` characters) of an earlier call's prompt and reply, and what follows."""
-    whole = base.whole if base else None
-    keep = common_prefix(whole, prompt) if isinstance(whole, str) else 0
-    return {"of": base.call if base and keep else None, "keep": keep, "tail": prompt[keep:]}
+def text_parts(base: Tip | None, prompt: str) -> list[object]:
+    """A prompt as texts that are new, and ``[call, from, to]`` for characters of an earlier call's prompt and reply."""
+    whole = base.whole if base else ""
+    parts = common_parts(whole if isinstance(whole, str) else "", prompt)
+    return [part if isinstance(part, str) or base is None else [base.call, *part] for part in parts]
 
 
-def ids_since(base: Ids | None, ids: bytes) -> dict[str, object]:
-    """The same of token ids: ``keep`` of an earlier call's prompt and response."""
-    keep = common_prefix(base.ids, ids) // WIDTH if base else 0
-    return {"of": base.call if base and keep else None, "keep": keep, "tail": unpacked(ids[keep * WIDTH :]).tolist()}
+def ids_parts(base: Ids | None, ids: bytes) -> list[object]:
+    """The same of token ids: numbers that are new, and ranges of an earlier call's prompt and response."""
+    written: list[object] = []
+    for part in common_parts(base.ids if base else b"", ids, WIDTH):
+        if isinstance(part, bytes):
+            written += unpacked(part)
+        elif base is not None:
+            written.append([base.call, part[0] // WIDTH, part[1] // WIDTH])
+    return written

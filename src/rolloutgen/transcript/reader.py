@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -181,10 +182,11 @@ class _Reading:
             book.tools.append(tools)
             tools = len(book.tools) - 1
         if "messages" in line:
-            self._messages(number, line["messages"])
+            of, messages = _ranges(line["messages"])
+            book.numbers.add(number, of, [self._packed(part) for part in messages])
         if "prompt" in line:
-            prompt = line["prompt"]
-            book.prompts.add(number, prompt["of"], [(0, prompt["keep"]), prompt["tail"]])
+            of, prompt = _ranges(line["prompt"])
+            book.prompts.add(number, of, [part if isinstance(part, tuple) else str(part) for part in prompt])
         call = Call(
             number=number,
             at=line["at"],
@@ -199,16 +201,8 @@ class _Reading:
         )
         self.calls.append(call)
 
-    def _messages(self, number: int, written: Sequence[Any]) -> None:
-        of: int | None = None
-        parts: list[bytes | tuple[int, int]] = []
-        for part in written:
-            if isinstance(part, list):
-                of, begin, end = part
-                parts.append((begin * WIDTH, end * WIDTH))
-            else:
-                parts.append(packed([self._number(part)]))
-        self._book.numbers.add(number, of, parts)
+    def _packed(self, part: Any) -> bytes | tuple[int, int]:
+        return _wide(part) if isinstance(part, tuple) else packed([self._number(part)])
 
     def _number(self, part: int | Message) -> int:
         if isinstance(part, int):
@@ -231,10 +225,31 @@ class _Reading:
             if call.number in book.prompts:
                 book.prompts.follow(call.number, completion_of(call.message))
         if prompt is not None:
-            tail = packed(prompt["tail"])
-            book.ids.add(call.number, prompt["of"], [(0, prompt["keep"] * WIDTH), tail])
+            book.ids.add(call.number, *_ids(prompt))
             book.ids.follow(call.number, packed(response or ()))
         call.response_ids = response if response is None else unpacked(packed(response))
         call.end, call.finish_reason = line["end"], line["finish_reason"]
         call.logprobs, call.prefix_break = line["logprobs"], line["prefix_break"]
         call.reply = {name: line[name] for name in _PLAIN if name in line}
+
+
+def _ranges(written: Sequence[Any]) -> tuple[int | None, list[Any]]:
+    """A list with its ``[call, from, to]`` as (from, to), and the call, which is the same throughout."""
+    calls = {part[0] for part in written if isinstance(part, list)}
+    if len(calls) > 1:
+        raise ValueError(f"parts of calls {sorted(calls)} in one list")
+    parts = [(part[1], part[2]) if isinstance(part, list) else part for part in written]
+    return (calls.pop() if calls else None), parts
+
+
+def _wide(part: tuple[int, int]) -> tuple[int, int]:
+    return part[0] * WIDTH, part[1] * WIDTH
+
+
+def _ids(written: Sequence[Any]) -> tuple[int | None, list[bytes | tuple[int, int]]]:
+    of, parts = _ranges(written)
+    found: list[bytes | tuple[int, int]] = []
+    for _, group in groupby(parts, lambda part: isinstance(part, tuple)):
+        ids = list(group)
+        found += map(_wide, ids) if isinstance(ids[0], tuple) else [packed(ids)]
+    return of, found

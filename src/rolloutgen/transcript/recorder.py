@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from rolloutgen.transcript.lines import SCHEMA_VERSION, Encoded, Lines, Message, now
-from rolloutgen.transcript.pieces import Body, Known, ids_since, message_parts, packed, text_since
+from rolloutgen.transcript.pieces import Body, Known, ids_parts, message_parts, packed, text_parts
 from rolloutgen.transcript.tips import Ids, Tip, Tips
 
 Surface = Literal["chat", "completions", "messages"]
@@ -105,7 +105,7 @@ class Recorder:
         if body.tools is not None:
             fields["tools"] = _named(self._tools.note(body.tools))
         if isinstance(sent, str):
-            fields["prompt"] = text_since(base, sent)
+            fields["prompt"] = text_parts(base, sent)
         elif "messages" in request.sent:
             fields["messages"] = message_parts(base, sent, [new for _, new in noted])
         self._write("request", fields)
@@ -170,7 +170,7 @@ class Recorder:
             return found
         ids = packed(reply.prompt_ids)
         found["prefix_break"] = tip.own_ids and tip.ids is not None and not ids.startswith(tip.ids.ids)
-        found["prompt_ids"] = ids_since(tip.ids, ids)
+        found["prompt_ids"] = ids_parts(tip.ids, ids)
         if reply.end == "answered" and reply.response_ids is not None:
             tip.ids, tip.own_ids = Ids(tip.call, ids + packed(reply.response_ids)), True
         return found
