@@ -7,11 +7,12 @@ from typing import Final
 
 from rolloutgen.errors import Finding, Level
 from rolloutgen.gateway.canary import Canary, ServerLostError
+from rolloutgen.gateway.failures import TryFailedError
 from rolloutgen.gateway.pins import Pins
 from rolloutgen.gateway.record import GatewayFailedError
 from rolloutgen.gateway.server import ServerState
 from rolloutgen.gateway.tokenize import system_must_be_first
-from rolloutgen.gateway.upstream import TryFailedError, Upstream
+from rolloutgen.gateway.upstream import Upstream
 from rolloutgen.gateway.watch import say
 from rolloutgen.scaffold import THOUGHT_READERS, TOOL_USERS
 from rolloutgen.settings import Settings
