@@ -342,6 +342,7 @@ async def test_the_sandbox_must_start_in_time(run: Run, backend: NullBackend) ->
         lambda task: (task / "task.toml").write_text('version = "1.0"\n[[steps]]\nname = "one"\n'),
         lambda task: (task / "environment" / "docker-compose.yaml").write_text("services: {}"),
         lambda task: (task / "solution" / "solve.sh").unlink(),
+        lambda task: os.mkfifo(task / "pipe"),
     ],
 )
 async def test_a_broken_task_is_an_error_that_names_it(

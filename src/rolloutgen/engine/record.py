@@ -166,11 +166,11 @@ def is_cancelled() -> bool:
 def _refused_by_disk(error: BaseException | None) -> str:
     """What this machine's disk answered (empty: ``error`` does not come from that). Only writes get such answers.
 
-    The gateway's disk is this machine's too: a transcript that it cannot begin is a StoreError.
+    The gateway's disk is this machine's too: a transcript that it cannot begin is a StoreError by itself.
     """
+    if isinstance(error, StoreError):
+        return str(error)
     while error is not None:
-        if isinstance(error, StoreError):
-            return str(error)
         if isinstance(error, OSError) and error.errno in _DISK_REFUSED:
             return str(error)
         error = error.__cause__ or error.__context__
