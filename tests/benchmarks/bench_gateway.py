@@ -108,8 +108,7 @@ class Leg:
 @contextlib.contextmanager
 def upstream(tokens: int) -> Iterator[tuple[int, str]]:
     """(pid, base_url) of a scripted server whose answers have ``tokens`` tokens."""
-    text = answer(tokens).replace("zz0", "zz{n}", 1)
-    line = [sys.executable, "-m", "fakes.upstream", "--answer", text, "--tokens-per-sec", str(PACE)]
+    line = [sys.executable, "-m", "fakes.upstream", "--answer", answer(tokens), "--tokens-per-sec", str(PACE)]
     env = os.environ | {"VLLM_API_KEY": KEY, "PYTHONPATH": str(TESTS)}
     with subprocess.Popen([*line, "--context-len", str(CONTEXT_LEN)], stdout=subprocess.PIPE, env=env) as process:
         assert process.stdout is not None
