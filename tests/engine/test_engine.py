@@ -21,7 +21,8 @@ from rolloutgen.models import Attempt, Outcome
 from rolloutgen.outcomes import Cause, Flag, Result
 from rolloutgen.paths import HARBOR, TRANSCRIPT
 from rolloutgen.sandbox.base import ExecResult, Network, SandboxReport
-from rolloutgen.transcript.lines import read, read_messages
+from rolloutgen.transcript.lines import read
+from rolloutgen.transcript.reader import read_messages
 
 type Run = Callable[..., Any]
 

@@ -201,3 +201,61 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     environment = os.environ | {"PYTHONPATH": f"{repository / 'src'}:{repository / 'tests'}"}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     assert int(ended.stdout) < 25_000
+
+
+def test_the_lines_are_those_of_the_schema(tmp_path: Path) -> None:
+    """Of schema_version 2, as the package's docstring tells it: others read these files too."""
+    talk = Talk(tmp_path / "transcript.jsonl", logprobs=True)
+    tools = [{"type": "function"}]
+    call = answered(assistant("ls"), prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.5], usage={"prompt_tokens": 2})
+    talk.ask(OPENING, call, tools=tools, temperature=1.0)
+    again = answered(assistant("ls"), prompt_ids=[1, 2, 3, 4], response_ids=[3], logprobs=[-0.5])
+    talk.ask([*OPENING, assistant("ls"), user("seen")], again, tools=tools)
+    talk.send([user("title?"), user("seen")], side=True)
+    talk.complete("a", "b")
+    talk.complete("ab c", "")
+    lines = [{key: value for key, value in line.items() if key != "at"} for line in read(talk.path)][1:]
+    requests = [line for line in lines if line["type"] == "request"]
+    same = {"type": "request", "side": False, "surface": "chat", "asked": {}, "sent": {"model": "m"}}
+    assert requests == [
+        {
+            **same,
+            "call": 0,
+            "branch": 0,
+            "sent": {"model": "m", "temperature": 1.0},
+            "tools": tools,
+            "messages": OPENING,
+        },
+        {**same, "call": 1, "branch": 0, "tools": 0, "messages": [[0, 0, 3], user("seen")]},
+        {
+            **same,
+            "call": 2,
+            "branch": 1,
+            "left": {"call": 1, "shared": 0},
+            "side": True,
+            "messages": [user("title?"), 3],
+        },
+        {**same, "surface": "completions", "call": 3, "branch": 2, "left": {"call": 2, "shared": 0}, "prompt": ["a"]},
+        {**same, "surface": "completions", "call": 4, "branch": 2, "prompt": [[3, 0, 2], " c"]},
+    ]
+    first, second, *_ = (line for line in lines if line["type"] == "reply")
+    assert first == {
+        "type": "reply",
+        "call": 0,
+        "end": "answered",
+        "status": 200,
+        "message": assistant("ls"),
+        "finish_reason": "stop",
+        "usage": {"prompt_tokens": 2},
+        "id": None,
+        "error": "",
+        "prompt_ids": [1, 2],
+        "response_ids": [3],
+        "prefix_break": False,
+        "logprobs": [-0.5],
+        "tries": [],
+        **{f"{name}_sec": 0.0 for name in ("queued", "held", "served")},
+        "first_token_sec": None,
+        "server_seed": None,
+    }
+    assert (second["message"], second["prompt_ids"]) == (2, [[0, 0, 3], 4])

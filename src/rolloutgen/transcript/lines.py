@@ -106,10 +106,15 @@ def encode(value: object) -> Encoded:
 
     That is half of a surrogate pair, a number over 64 bits, or deep nesting. JSON has no NaN and no infinities.
     """
+    return Encoded(encode_plainly(value))
+
+
+def encode_plainly(value: object) -> bytes:
+    """The same for what is called for every message of every call."""
     try:
-        return Encoded(orjson.dumps(value))
+        return orjson.dumps(value)
     except TypeError:
-        return Encoded(b" " + json.dumps(value).encode())
+        return b" " + json.dumps(value).encode()
 
 
 def encode_line(line: Mapping[str, object]) -> bytes:
@@ -154,10 +159,3 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 yield line
             elif data.endswith(b"\n"):
                 raise ValueError(f"{path}:{number} is not a JSON object")
-
-
-def read_messages(path: Path) -> list[Message]:
-    """See ``reader.read_messages``."""
-    from rolloutgen.transcript import reader
-
-    return reader.read_messages(path)

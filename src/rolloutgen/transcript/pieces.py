@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Self
 
-from rolloutgen.transcript.lines import Encoded, Message, encode
+from rolloutgen.transcript.lines import Encoded, Message, encode, encode_plainly
 from rolloutgen.transcript.prefix import common_parts, common_prefix
 from rolloutgen.transcript.tips import WIDTH, Ids, Tip
 
 _ARRAY: Final = "I"
 """Four bytes each, never negative."""
-_DIGEST: Final = 16
-"""Bytes: two messages of one attempt never share a digest."""
 
 
 def packed(numbers: Sequence[int]) -> bytes:
@@ -32,13 +30,13 @@ class Known:
 
     def note(self, thing: object) -> tuple[int, Encoded | None]:
         """Its number; and its JSON where it is new, which then must be written."""
-        data = encode(thing)
-        digest = sha256(data).digest()[:_DIGEST]
+        data = encode_plainly(thing)
+        digest = sha256(data).digest()
         number = self._numbers.get(digest)
         if number is not None:
             return number, None
         self._numbers[digest] = len(self._numbers)
-        return len(self._numbers) - 1, data
+        return len(self._numbers) - 1, Encoded(data)
 
 
 @dataclass(frozen=True, slots=True)
