@@ -1,4 +1,4 @@
-"""The real vLLM with the real small model: it starts, serves, and leaves nothing however it ends."""
+"""The real vLLM with the real small model: it starts, serves, is restarted, and leaves nothing however it ends."""
 
 import json
 import os
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rolloutgen.processes import belongings, end_all
+from driving import until
+from rolloutgen.processes import Process, belongings, end_all
 from rolloutgen.serving.record import ServerRecord
 
 from .conftest import KEY, Serving
@@ -19,9 +20,25 @@ Start = Callable[..., Serving]
 
 
 @pytest.fixture
-def ready(start: Start, real_vllm: Path, real_model: Path) -> tuple[Serving, ServerRecord]:
-    serving = start(VLLM_BIN=str(real_vllm), MODEL_PATH=str(real_model), VLLM_ENV="VLLM_CPU_KVCACHE_SPACE=1")
-    return serving, serving.record("ready", 500)
+def launch(start: Start, real_vllm: Path, real_model: Path) -> Start:
+    """Starts the real server, with settings by key, and waits until it is ready."""
+
+    def launch_one(**texts: str) -> tuple[Serving, ServerRecord]:
+        texts = {"VLLM_ENV": "VLLM_CPU_KVCACHE_SPACE=1"} | texts
+        serving = start(VLLM_BIN=str(real_vllm), MODEL_PATH=str(real_model), **texts)
+        return serving, serving.record("ready", 500)
+
+    return launch_one
+
+
+@pytest.fixture
+def ready(launch: Start) -> tuple[Serving, ServerRecord]:
+    return launch()
+
+
+def engine_of(record: ServerRecord) -> Process:
+    (engine,) = [one for one in record.members if b"EngineCore" in Path(f"/proc/{one.pid}/cmdline").read_bytes()]
+    return engine
 
 
 def chat(record: ServerRecord, temperature: float) -> str:
@@ -52,14 +69,39 @@ def test_it_serves_and_term_leaves_nothing(ready: tuple[Serving, ServerRecord]) 
     assert serving.traces() == []
 
 
-def test_death_of_its_parent_process_leaves_nothing(ready: tuple[Serving, ServerRecord]) -> None:
-    serving, record = ready
+def test_death_of_its_parent_process_leaves_nothing(launch: Start) -> None:
+    serving, record = launch(VLLM_RESTARTS="0")
     assert record.vllm is not None
     record.vllm.signal(signal.SIGKILL)
     assert "SIGKILL" in serving.record("failed").message
     assert serving.wait() == 1
     assert serving.left() == []
     assert serving.traces() == []
+
+
+def test_kill_9_of_its_engine_brings_another_server_with_other_samples(ready: tuple[Serving, ServerRecord]) -> None:
+    """The same requests after the same start: with vLLM's own seed, 0, the answers would be the same, too."""
+    serving, first = ready
+    samples = [chat(first, 1.0) for _ in range(3)]
+    engine_of(first).signal(signal.SIGKILL)
+    second = serving.restarted(1, 500)
+    assert not [member for member in first.members if member.alive()]
+    assert second.seed != first.seed
+    assert second.base_url == first.base_url
+    assert [chat(second, 1.0) for _ in range(3)] != samples
+    until(lambda: "the model server is ready again after " in serving.said, "it says so")
+    serving.process.terminate()
+    assert serving.wait() == 0
+    assert serving.left() == []
+    assert serving.traces() == []
+
+
+def test_a_server_that_outlives_its_engine_is_restarted(launch: Start) -> None:
+    """It answers 500 for ever."""
+    serving, first = launch(VLLM_ENV="'VLLM_CPU_KVCACHE_SPACE=1' 'VLLM_KEEP_ALIVE_ON_ENGINE_DEATH=1'")
+    engine_of(first).signal(signal.SIGKILL)
+    assert "ls" in chat(serving.restarted(1, 500), 0)
+    assert "the model server's engine died" in serving.said
 
 
 async def test_after_sigkill_of_serve_and_parent_the_engine_is_proven_ours(
