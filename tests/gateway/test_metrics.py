@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutgen.gateway.metrics import Counters, Meter
+from rolloutgen.gateway.metrics import Counters, Meter, read
 from rolloutgen.gateway.status import GatewayStatus
 
 TEXT = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -27,20 +27,28 @@ class Clock:
         return self.now
 
 
-def test_engines_are_summed_and_the_kv_cache_averaged() -> None:
-    counters = Counters.read(TEXT)
-    assert (counters.prompt_tokens, counters.generation_tokens) == (1200, 15)
-    assert (counters.prefix_queries, counters.prefix_hits, counters.kv_used) == (400, 300, 0.5)
+def test_each_engine_tells_of_itself_and_the_meter_of_all() -> None:
+    engines = read(TEXT)
+    assert engines["0"] == Counters(1200, 10, 400, 300, 0.25, 1)
+    assert engines["1"] == Counters(generation_tokens=5, kv_used=0.75)
+    meter = Meter()
+    meter.take(engines)
+    assert (meter.prefix_hit_share, meter.kv_used_share) == (0.75, 0.5)
 
 
-@pytest.mark.parametrize("text", [b"", b"<html>", b'vllm:generation_tokens_total{engine="0"} soon\n', b"\xff\xfe\n"])
+@pytest.mark.parametrize("text", [b"", b"<html>", b"vllm:generation_tokens_total 1\n", b"\xff\xfe\n"])
 def test_what_is_no_metric_is_nothing(text: bytes) -> None:
-    counters = Counters.read(text)
-    assert (counters.generation_tokens, counters.kv_used) == (0, None)
+    meter = Meter()
+    assert not meter.take(read(text))
+    assert (meter.prefix_hit_share, meter.kv_used_share) == (None, None)
 
 
-def _reading(tokens: float, kv_used: float = 0.0) -> Counters:
-    return Counters(0, tokens, 0, 0, kv_used)
+def test_what_is_no_number_is_none() -> None:
+    assert read(b'vllm:generation_tokens_total{engine="0"} soon\n') == {"0": Counters()}
+
+
+def _reading(tokens: float, kv_used: float = 0.0) -> dict[str, Counters]:
+    return {"0": Counters(generation_tokens=tokens, kv_used=kv_used)}
 
 
 def test_movement_is_any_change_but_not_the_first_reading() -> None:
@@ -66,6 +74,34 @@ def test_another_server_counts_from_zero_and_its_rate_is_never_negative() -> Non
         clock.now += 1
         meter.take(_reading(tokens))
     assert meter.tokens_per_sec == pytest.approx(10)
+
+
+def test_an_engine_stands_still_while_another_moves() -> None:
+    """Only one that has something to do; and only as far as it was looked at."""
+    clock = Clock()
+    meter = Meter(clock)
+    for second in range(11):
+        assert meter.standing(10) == ""
+        clock.now = float(second)
+        moving, still, idle = Counters(generation_tokens=second, running=1), Counters(running=2), Counters()
+        meter.take({"0": moving, "1": still, "2": idle})
+    assert meter.standing(10) == "1"
+    assert meter.standing(11) == ""
+    clock.now = 100.0
+    assert meter.standing(11) == ""
+    meter.take({"0": moving, "1": Counters(running=2, kv_used=0.1), "2": idle})
+    assert meter.standing(10) == "0"
+
+
+def test_what_is_forgotten_stands_still_no_more() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.take({"0": Counters(running=1)})
+    clock.now = 60.0
+    meter.forget()
+    meter.take({"0": Counters(running=1)})
+    assert meter.standing(10) == ""
+    assert meter.tokens_per_sec is None
 
 
 def test_a_status_survives_its_journey_and_unknown_fields() -> None:

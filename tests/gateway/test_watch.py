@@ -7,12 +7,24 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from fakes.answers import ENGINE_DEAD, HANG, Call, Fault, Reaction
 from fakes.upstream import Upstream
 from gateways import Launch, ask, sane, until
 from rolloutgen.gateway.client import Gateway, Lease, status
 from rolloutgen.serving.restart import FILE, take_request
+
+
+class TwoEngines(Upstream):
+    """The second one never moves; ``stuck_running`` are its requests."""
+
+    stuck_running = 0
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        told = str((await super()._metrics(request)).text)
+        second = f'vllm:num_requests_running{{engine="1",model_name="policy"}} {self.stuck_running}\n'
+        return web.Response(text=told + second)
 
 
 def is_heartbeat(call: Call) -> bool:
@@ -80,6 +92,19 @@ async def test_a_full_queue_alone_is_healthy(launch: Launch) -> None:
         assert not (launch.folder / FILE).exists()
         assert _state(launch) == "ready"
         await until((launch.folder / FILE).exists, "stuck, when the counters stand still")
+
+
+async def test_one_engine_that_stands_still_among_others_is_found(launch: Launch) -> None:
+    """GEN_DP: heartbeats are answered by the others."""
+    async with TwoEngines(sane) as upstream:
+        launch.server(upstream)
+        await launch.start(HEARTBEAT_SEC="1")
+        async with moving(upstream):
+            await asyncio.sleep(2)
+            assert not (launch.folder / FILE).exists()
+            upstream.stuck_running = 3
+            await until((launch.folder / FILE).exists, "a restart is asked for")
+        assert "engine 1" in launch.log.read_text()
 
 
 async def test_an_idle_server_gets_one_heartbeat_at_a_time_and_nobody_records_it(

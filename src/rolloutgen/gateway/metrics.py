@@ -1,49 +1,48 @@
-"""What vLLM's /metrics tells (the names are those of vLLM 0.32): token counters, prefix cache, KV cache."""
+"""What vLLM's /metrics tells of its engines (the names are those of vLLM 0.32): token counters, caches, requests."""
 
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
-_SAMPLE: Final = re.compile(rb"^vllm:(\w+)\{[^}]*\} (\S+)$", re.MULTILINE)
+_SAMPLE: Final = re.compile(rb"^vllm:(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
+_ENGINE: Final = re.compile(rb'(?:^|,)engine="([^"]*)"')
+_FIELDS: Final = {
+    b"prompt_tokens_total": "prompt_tokens",
+    b"generation_tokens_total": "generation_tokens",
+    b"prefix_cache_queries_total": "prefix_queries",
+    b"prefix_cache_hits_total": "prefix_hits",
+    b"kv_cache_usage_perc": "kv_used",
+    b"num_requests_running": "running",
+}
 _WINDOW_SEC: Final = 10.0
-
-
-_PROMPT: Final = b"prompt_tokens_total"
-_GENERATION: Final = b"generation_tokens_total"
-_QUERIES: Final = b"prefix_cache_queries_total"
-_HITS: Final = b"prefix_cache_hits_total"
-_KV_USED: Final = b"kv_cache_usage_perc"
-_NAMES: Final = frozenset((_PROMPT, _GENERATION, _QUERIES, _HITS, _KV_USED))
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """One reading: sums over the engines; the share of the KV cache in use is their mean (None: it is not told)."""
+    """Of one engine, or of all: tokens since the start, share of the KV cache in use, requests that run.
 
-    prompt_tokens: float
-    generation_tokens: float
-    prefix_queries: float
-    prefix_hits: float
-    kv_used: float | None
+    Each step of an engine writes them anew, also one that brings no token (a part of a long prompt fills the cache).
+    """
 
-    @classmethod
-    def read(cls, text: bytes) -> Self:
-        """Of the Prometheus text format; what is missing or no number counts as 0. Never raises."""
-        found: dict[bytes, list[float]] = {name: [] for name in _NAMES}
-        for name, value in _SAMPLE.findall(text):
-            if name in _NAMES:
-                found[name].append(_number(value))
-        used = found[_KV_USED]
-        return cls(
-            prompt_tokens=sum(found[_PROMPT]),
-            generation_tokens=sum(found[_GENERATION]),
-            prefix_queries=sum(found[_QUERIES]),
-            prefix_hits=sum(found[_HITS]),
-            kv_used=sum(used) / len(used) if used else None,
-        )
+    prompt_tokens: float = 0.0
+    generation_tokens: float = 0.0
+    prefix_queries: float = 0.0
+    prefix_hits: float = 0.0
+    kv_used: float = 0.0
+    running: float = 0.0
+
+
+def read(text: bytes) -> dict[str, Counters]:
+    """Engine -> what it tells, of the Prometheus text format; what is missing or no number is 0. Never raises."""
+    found: dict[str, dict[str, float]] = {}
+    for name, labels, value in _SAMPLE.findall(text):
+        engine = _ENGINE.search(labels)
+        if name in _FIELDS and engine is not None:
+            found.setdefault(engine.group(1).decode(errors="replace"), {})[_FIELDS[name]] = _number(value)
+    return {engine: Counters(**values) for engine, values in found.items()}
 
 
 def _number(text: bytes) -> float:
@@ -54,35 +53,60 @@ def _number(text: bytes) -> float:
 
 
 class Meter:
-    """The readings of the last ten seconds."""
+    """The readings of the last ten seconds, and since when each engine stands still."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._readings: deque[tuple[float, Counters]] = deque()
+        self._read_at = clock()
+        self._engines: Mapping[str, Counters] = {}
+        self._moved_at: dict[str, float] = {}
+        self._tokens: deque[tuple[float, float]] = deque()
 
-    @property
-    def last(self) -> Counters | None:
-        return self._readings[-1][1] if self._readings else None
-
-    def take(self, counters: Counters) -> bool:
+    def take(self, engines: Mapping[str, Counters]) -> bool:
         """Whether anything moved since the reading before."""
-        now, last = self._clock(), self.last
-        if last is not None and counters.generation_tokens < last.generation_tokens:
-            self._readings.clear()  # another server
-        self._readings.append((now, counters))
-        while self._readings[0][0] < now - _WINDOW_SEC and len(self._readings) > 2:  # noqa: PLR2004  # a span has two ends
-            self._readings.popleft()
-        return last is not None and counters != last
+        now, before, known = self._clock(), self._engines, bool(self._engines)
+        moved = [engine for engine in engines if engines[engine] != before.get(engine)]
+        self._moved_at = {engine: self._moved_at.get(engine, now) for engine in engines} | dict.fromkeys(moved, now)
+        self._read_at, self._engines = now, engines
+        self._count(now, self._sum("generation_tokens"))
+        return known and bool(moved)
+
+    def standing(self, sec: float) -> str:
+        """An engine that had requests to run, and did not move for ``sec`` up to the last reading (empty: none)."""
+        busy = (engine for engine, counters in self._engines.items() if counters.running > 0)
+        return next((engine for engine in busy if self._read_at - self._moved_at[engine] >= sec), "")
+
+    def forget(self) -> None:
+        """What was read before says nothing of what is read next."""
+        self._engines = {}
+        self._moved_at.clear()
+        self._tokens.clear()
 
     @property
     def tokens_per_sec(self) -> float | None:
         """Sampled tokens, over the readings of the window; None before the second one."""
-        if len(self._readings) < 2:  # noqa: PLR2004  # a span has two ends
+        if len(self._tokens) < 2:  # noqa: PLR2004  # a span has two ends
             return None
-        (begin, first), (end, last) = self._readings[0], self._readings[-1]
-        return (last.generation_tokens - first.generation_tokens) / max(end - begin, 1e-3)
+        (begin, first), (end, last) = self._tokens[0], self._tokens[-1]
+        return (last - first) / max(end - begin, 1e-3)
 
     @property
     def prefix_hit_share(self) -> float | None:
-        last = self.last
-        return last.prefix_hits / last.prefix_queries if last is not None and last.prefix_queries else None
+        """Of all prompt tokens since the server's start."""
+        queries = self._sum("prefix_queries")
+        return self._sum("prefix_hits") / queries if queries else None
+
+    @property
+    def kv_used_share(self) -> float | None:
+        """The mean of the engines."""
+        return self._sum("kv_used") / len(self._engines) if self._engines else None
+
+    def _sum(self, field: str) -> float:
+        return sum(float(getattr(counters, field)) for counters in self._engines.values())
+
+    def _count(self, now: float, tokens: float) -> None:
+        if self._tokens and tokens < self._tokens[-1][1]:
+            self._tokens.clear()  # another server
+        self._tokens.append((now, tokens))
+        while self._tokens[0][0] < now - _WINDOW_SEC and len(self._tokens) > 2:  # noqa: PLR2004  # likewise
+            self._tokens.popleft()

@@ -142,7 +142,7 @@ class _Gateway:
             held=sum(count["held"] for count in counts),
             tokens_per_sec=meter.tokens_per_sec,
             prefix_hit_share=meter.prefix_hit_share,
-            kv_used_share=meter.last.kv_used if meter.last is not None else None,
+            kv_used_share=meter.kv_used_share,
             server=self._server.state,
             restarts=record.restarts if record is not None else 0,
         )

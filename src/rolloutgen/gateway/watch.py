@@ -2,7 +2,10 @@
 
 A full queue alone is healthy: heartbeats wait in it, while vLLM's counters move. Every sign of life (a token of a
 stream through the gateway, a counter that moved, a heartbeat that was answered) starts the time anew. Heartbeats are
-sent only in silence, one at a time. A stuck server is replaced by vLLM's parent, who is asked for it by restart.json.
+sent only in silence, one at a time. Of several engines (GEN_DP) one may be stuck while others live, and get no
+heartbeat: it has requests to run, and its own counters have not moved for as long.
+
+A stuck server is replaced by vLLM's parent, who is asked for it by restart.json.
 """
 
 import asyncio
@@ -15,7 +18,7 @@ from typing import Final
 import aiohttp
 
 from rolloutgen.errors import StoreError
-from rolloutgen.gateway.metrics import Counters, Meter
+from rolloutgen.gateway.metrics import Meter, read
 from rolloutgen.gateway.pulse import Pulse
 from rolloutgen.gateway.server import ServerState
 from rolloutgen.gateway.server_state import Follower
@@ -44,6 +47,7 @@ class Watch:
         self._heartbeat: asyncio.Task[None] | None = None
         self._asked_at: float | None = None
         self._read_at = 0.0
+        self._looked_at = pulse.clock()
 
     async def run(self) -> None:
         """For ever."""
@@ -60,6 +64,9 @@ class Watch:
         if not self._server.ready:
             self._forget()
             return
+        if self._slept():
+            self._pulse.beat()
+            self.meter.forget()
         await self._read_counters(session)
         now, last = self._pulse.clock(), self._pulse.last
         if self._asked_at is not None and self._asked_at <= last and not self._waits():
@@ -68,6 +75,14 @@ class Watch:
             self._ask(session, now)
         if self._asked_at is not None:
             await self._judge(now - max(self._asked_at, last))
+        if engine := self.meter.standing(self._heartbeat_sec):
+            await self._stuck(f"its engine {engine} has requests, and has stood still for {self._heartbeat_sec:g} s")
+
+    def _slept(self) -> bool:
+        """Whether this process itself stood still: then nothing is known of the server's silence."""
+        now, before = self._pulse.clock(), self._looked_at
+        self._looked_at = now
+        return now - before > self._heartbeat_sec
 
     def _waits(self) -> bool:
         return self._heartbeat is not None and not self._heartbeat.done()
@@ -80,15 +95,15 @@ class Watch:
     async def _judge(self, silent_sec: float) -> None:
         """What ``silent_sec`` without an answer, and without any other sign of life, means."""
         if silent_sec >= self._heartbeat_sec:
-            await self._stuck(silent_sec)
+            await self._stuck(f"no sign of life for {silent_sec:.0f} s")
         elif silent_sec >= min(_SUSPECT_SEC, self._heartbeat_sec / 2):
             self._pulse.suspected = True
 
-    async def _stuck(self, silent_sec: float) -> None:
+    async def _stuck(self, shown: str) -> None:
         record = self._follower.record
-        if record is None or record.vllm is None:
+        if record is None or record.vllm is None or not self._server.ready:
             return
-        why = f"the model server is stuck: no sign of life for {silent_sec:.0f} s (HEARTBEAT_SEC)"
+        why = f"the model server is stuck: {shown} (HEARTBEAT_SEC={self._heartbeat_sec:g})"
         say(f"{why}; it is restarted")
         try:
             ask_restart(self._launch, record.vllm, why)
@@ -103,6 +118,7 @@ class Watch:
             self._heartbeat.cancel()
         self._heartbeat = self._asked_at = None
         self._pulse.beat()
+        self.meter.forget()
 
     async def _beat(self, session: aiohttp.ClientSession) -> None:
         """One token. An answer below 500 is a sign of life; all else is none."""
@@ -127,7 +143,7 @@ class Watch:
         timeout = aiohttp.ClientTimeout(total=min(_METRICS_SEC, self._heartbeat_sec / 4))
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
             async with session.get(url, timeout=timeout) as response:
-                if self.meter.take(Counters.read(await response.read())):
+                if self.meter.take(read(await response.read())):
                     self._pulse.beat()
 
 
