@@ -1,6 +1,8 @@
 """The clock and fate of an attempt's model calls: true at any moment, also while calls are in flight."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolloutgen.gateway.ledger import Call, Ledger
 from rolloutgen.gateway.pulse import Pulse
@@ -330,3 +332,47 @@ def test_calls_in_flight_are_counted_by_state(story: Story) -> None:
     for call in (held, queued, served):
         call.aborted()
     assert story.ledger.states == {"held": 0, "queued": 0, "trying": 0}
+
+
+MOVES = (
+    "begin",
+    "queued",
+    "placed",
+    "held",
+    "trying",
+    "try_failed",
+    "token",
+    "answered",
+    "refused",
+    "failed",
+    "aborted",
+)
+
+
+def _move(story: Story, calls: list[Call], name: str, which: int) -> None:
+    if name == "begin" or not calls:
+        calls.append(story.call())
+        return
+    call = calls[which % len(calls)]
+    reasons: dict[str, dict[str, object]] = {
+        "held": {"why": "away", "down": True},
+        "try_failed": {"why": "HTTP 500", "down": False},
+        "failed": {"why": "HTTP 500", "down": False},
+        "answered": {"finish_reason": "stop", "usage": None},
+    }
+    getattr(call, name)(**reasons.get(name, {}))
+
+
+@given(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 5), st.integers(0, 9)), max_size=40))
+def test_no_moment_counts_twice_whatever_calls_do(moves: list[tuple[str, int, int]]) -> None:
+    """The deadline moves by what is reported: it never moves faster than the clock, and never back."""
+    story, calls, elapsed, waited = Story(), list[Call](), 0.0, 0.0
+    for name, which, sec in moves:
+        _move(story, calls, name, which)
+        story.passes(sec)
+        elapsed += sec
+        model, held, queued = story.secs
+        assert min(model, held, queued) >= 0
+        assert model + held + queued <= elapsed + 1e-6
+        assert story.report.waited_sec >= waited - 1e-6
+        waited = story.report.waited_sec

@@ -1,6 +1,8 @@
 """A stuck model server is found and replaced; a busy one is left alone."""
 
 import asyncio
+import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -122,6 +124,21 @@ async def test_an_idle_server_gets_one_heartbeat_at_a_time_and_nobody_records_it
         async with moving(upstream):
             await asyncio.sleep(2)
         assert sum(map(is_heartbeat, upstream.calls)) <= asked + 1
+
+
+async def test_a_gateway_that_stood_still_itself_does_not_count_that_time(launch: Launch) -> None:
+    async with Upstream(sane) as upstream:
+        launch.server(upstream)
+        await launch.start(HEARTBEAT_SEC="1")
+        upstream.rule = deaf
+        await until(lambda: any(map(is_heartbeat, upstream.calls)), "a heartbeat is sent")
+        launch.gateways[-1].send_signal(signal.SIGSTOP)
+        await asyncio.sleep(6)
+        launch.gateways[-1].send_signal(signal.SIGCONT)
+        await until((launch.folder / FILE).exists, "a restart is asked for")
+    found = re.search(r"no sign of life for (\d+) s", launch.log.read_text())
+    assert found is not None
+    assert int(found.group(1)) < 6
 
 
 async def test_suspicion_takes_time_from_calls_in_flight_until_a_sign_of_life(

@@ -15,7 +15,7 @@ from rolloutgen.gateway.pulse import Pulse
 from rolloutgen.gateway.report import Report
 from rolloutgen.transcript.recorder import Recorder
 
-_REMEMBERED: Final = 1024
+_REMEMBERED: Final = 16_384
 """Reports of attempts that have ended: for a driver that asks again since the first answer was lost."""
 _END_SEC: Final = 10.0
 """Calls that are cancelled must have ended after so long; their records are missing otherwise."""

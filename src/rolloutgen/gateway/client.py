@@ -26,8 +26,10 @@ from rolloutgen.outcomes import Cause
 LEASE_SEC: Final = 90.0
 """A new gateway is waited for so long: the launcher starts one once a minute at most."""
 _POLL_SEC: Final = 0.2
-_ANSWER_SEC: Final = 30.0
-"""A gateway that leaves its own driver without an answer for so long is gone, whatever its process does."""
+_SILENCE_SEC: Final = 30.0
+"""A gateway that says nothing to its watcher for so long is gone, whatever its process does."""
+_ANSWER_SEC: Final = 300.0
+"""An answer may wait for a disk: a transcript is closed with an fsync."""
 _STATUS_SEC: Final = 2.0
 _OK: Final = 200
 
@@ -43,7 +45,7 @@ class _Link:
         self.session = aiohttp.ClientSession(
             "http://gateway",
             connector=aiohttp.UnixConnector(record.socket, limit=0),
-            timeout=aiohttp.ClientTimeout(total=_ANSWER_SEC),
+            timeout=aiohttp.ClientTimeout(total=_ANSWER_SEC, sock_connect=_SILENCE_SEC),
         )
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._gone = False
@@ -196,7 +198,7 @@ class Gateway:
             link.end(f"the gateway (pid {link.record.gateway.pid}) is gone")
 
     async def _listen(self, link: _Link) -> None:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_ANSWER_SEC, sock_read=_ANSWER_SEC)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SEC, sock_read=_SILENCE_SEC)
         async with link.session.get("/watch", timeout=timeout) as response:
             self._link = link
             async with self._news:
