@@ -24,7 +24,7 @@ from rolloutgen.gateway.server import ServerState
 from rolloutgen.gateway.server_state import Follower
 from rolloutgen.gateway.status import GatewayStatus
 from rolloutgen.gateway.upstream import Upstream
-from rolloutgen.gateway.watch import Watch, say
+from rolloutgen.gateway.watch import Watch
 from rolloutgen.gateway.web import make_app, make_runner
 from rolloutgen.processes import Process, gone, raise_fd_limit
 from rolloutgen.serving.first import first
@@ -50,7 +50,6 @@ async def gateway(settings: Settings, launch: Path, launcher_pid: int, key: str)
         await first(stop.wait(), _end_of(launcher), run.live())
     except GatewayFailedError as error:
         replace(record, state="failed", message=str(error), findings=error.findings).write(launch)
-        say(f"it failed: {error}")
         return 1
     return 0
 

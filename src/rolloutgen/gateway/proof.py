@@ -13,7 +13,6 @@ from rolloutgen.gateway.record import GatewayFailedError
 from rolloutgen.gateway.server import ServerState
 from rolloutgen.gateway.tokenize import system_must_be_first
 from rolloutgen.gateway.upstream import Upstream
-from rolloutgen.gateway.watch import say
 from rolloutgen.scaffold import THOUGHT_READERS, TOOL_USERS
 from rolloutgen.settings import Settings
 
@@ -71,10 +70,8 @@ def _canary(settings: Settings, key: str, base_url: str) -> Canary:
 
 
 def _judged(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """A line each, also into the log."""
+    """A line each; gateway.json carries them to the launcher, who shows them."""
     lines = tuple(_line(finding) for finding in findings)
-    for line in lines:
-        say(f"canary: {line}")
     fatal = [line for finding, line in zip(findings, lines, strict=True) if finding.level is Level.FATAL]
     if fatal:
         raise GatewayFailedError("; ".join(fatal), lines)
