@@ -84,6 +84,18 @@ async def test_a_port_that_is_taken_is_named_with_its_owner(launch: Launch) -> N
     assert "pid " in record.message
 
 
+@pytest.mark.parametrize(("host", "shown"), [("localhost", "localhost"), ("::1", "[::1]")])
+async def test_it_is_found_at_the_host_that_is_named(
+    launch: Launch, session: aiohttp.ClientSession, host: str, shown: str
+) -> None:
+    async with Upstream(sane) as upstream:
+        launch.server(upstream)
+        url = (await launch.start(GATEWAY_HOST=host)).base_url
+        assert url.startswith(f"http://{shown}:")
+        async with session.get(f"{url}/models") as response:
+            assert response.status == 401
+
+
 async def test_a_host_that_is_not_of_this_machine_is_named(launch: Launch) -> None:
     async with Upstream(sane) as upstream:
         launch.server(upstream)
