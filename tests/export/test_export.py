@@ -88,6 +88,20 @@ def test_logprobs_stand_beside_their_tokens(tmp_path: Path) -> None:
     assert old["logprobs"] == [0] * 10
 
 
+def test_logprobs_of_a_part_of_a_row_are_none(tmp_path: Path) -> None:
+    """A row has all of them or says that it has none."""
+
+    def partly(talk: Talk) -> None:
+        talk.ask(OPENING, answered(assistant("ls"), prompt_ids=[1], response_ids=[2], logprobs=[-0.5]))
+        history = [*OPENING, assistant("ls"), user("seen")]
+        talk.ask(history, answered(assistant("exit"), prompt_ids=[1, 2, 3], response_ids=[4]))
+
+    results = Results(tmp_path, ["a"], RECORD_LOGPROBS="1")
+    results.play("a", 0, True, partly, logprobs=True)
+    (row,) = results.rows("--format", "tokens")
+    assert (row["loss_mask"], row["logprobs"], row["has_logprobs"]) == ([0, 1, 0, 1], [0, 0, 0, 0], False)
+
+
 def test_a_break_in_the_tokens_begins_a_row(results: Results) -> None:
     """Every sampled token is trained once, in the context in which it was sampled; as messages it is one row."""
 
@@ -141,6 +155,18 @@ def test_a_message_in_two_calls_is_one(results: Results) -> None:
     results.play("a", 0, True, heredoc)
     (row,) = results.rows()
     assert only_said(row) == ["cat <<EOF\nx\nEOF", "exit"]
+
+
+def test_a_stop_sequence_that_was_not_sampled_is_not_the_policys(results: Results) -> None:
+    """The answer was cut off at its longest, and the scaffold closed the block itself."""
+
+    def cut(talk: Talk) -> None:
+        talk.ask(OPENING, answered(assistant("```\nls"), finish_reason="length"), stop="\n```")
+        talk.ask([*OPENING, assistant("```\nls\n```"), user("seen")], "exit")
+
+    results.play("a", 0, True, cut)
+    first, second = results.rows()
+    assert (only_said(first), only_said(second)) == (["```\nls"], ["exit"])
 
 
 def test_what_a_scaffold_began_is_not_the_policys(results: Results) -> None:

@@ -184,23 +184,24 @@ except OSError as error:
     ended = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     assert ended.stdout.split() == ["27"] * 3
     assert [line["type"] for line in read(path)] == ["start", "request", "reply"]
+    assert path.read_bytes().endswith(b"}\n")
 
 
 def test_memory_of_the_writer_is_bounded(repository: Path, tmp_path: Path) -> None:
-    """A client that begins anew with 100,000 token ids at every call: the oldest conversations are let go."""
+    """A client that begins anew with 400,000 token ids at every call: the oldest conversations are let go."""
     code = f"""
 import resource
 from pathlib import Path
 from recording import Talk, answered, assistant, user
 talk = Talk(Path({str(tmp_path / "transcript.jsonl")!r}))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for number in range(100):
-    talk.ask([user(f"task {{number}}")], answered(assistant("x"), prompt_ids=[number] * 100_000, response_ids=[1]))
+for number in range(64):
+    talk.ask([user(f"task {{number}}")], answered(assistant("x"), prompt_ids=[number] * 400_000, response_ids=[1]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     environment = os.environ | {"PYTHONPATH": f"{repository / 'src'}:{repository / 'tests'}"}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
-    assert int(ended.stdout) < 25_000
+    assert int(ended.stdout) < 50_000
 
 
 def test_the_lines_are_those_of_the_schema(tmp_path: Path) -> None:
