@@ -1,57 +1,29 @@
 """From RESULTS_DIR to rows: the verdicts of the shard in the order of the index, trial by trial, branch by branch."""
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from rolloutgen.errors import RolloutgenError, StoreError
-from rolloutgen.export.rows import FORMATS, MESSAGE_FIELDS, SCHEMA_VERSION, Row, plain_text
+from rolloutgen.export.columns import columns
+from rolloutgen.export.facts import run_facts, trial_facts
+from rolloutgen.export.rows import FORMATS, SCHEMA_VERSION, Row, plain_text
 from rolloutgen.export.segments import segments
 from rolloutgen.export.writers import Kind
-from rolloutgen.models import Instance, Trial
+from rolloutgen.models import Trial
 from rolloutgen.outcomes import Result
 from rolloutgen.paths import TRANSCRIPT, ResultsPaths
 from rolloutgen.plan import make_plan
-from rolloutgen.results.fingerprint import RunFile, read_run
+from rolloutgen.results.fingerprint import read_run
 from rolloutgen.results.folders import read_record
 from rolloutgen.results.records import InvalidRecordError, Record
-from rolloutgen.settings import KNOBS, Settings
+from rolloutgen.settings import Settings
 from rolloutgen.transcript import lines
 from rolloutgen.transcript.reader import Call, read_calls
 
-_MODEL_FILE: Final = "MODEL_PATH/"
-_POLICY: Final = frozenset({"vllm version", "gateway version"})
-_NOT_POLICY: Final = frozenset({"MAX_TURNS"})
 _SHOWN: Final = 10
-_HEAD: Final[dict[str, Kind]] = {
-    "schema_version": "int64",
-    "run_id": "string",
-    "instance_id": "string",
-    "trial": "int64",
-    "attempt": "int64",
-    "branch": "int64",
-    "part": "int64",
-}
-_BODY: Final[Mapping[str, dict[str, Kind]]] = {
-    "messages": {"messages": [dict.fromkeys(MESSAGE_FIELDS, "string")], "tools": "string", "loss_mask": ["int64"]},
-    "tokens": {"input_ids": ["int64"], "loss_mask": ["int64"]},
-}
-_LOGPROBS: Final[dict[str, Kind]] = {"logprobs": ["double"], "has_logprobs": "bool"}
-_TAIL: Final[dict[str, Kind]] = {
-    "prefix_break": "bool",
-    "reward": "double",
-    "result": "string",
-    "flags": "string",
-    "finish_reason": "string",
-    "model": "string",
-    "policy": "string",
-    "scaffold": "string",
-}
 
 
 @dataclass(slots=True)
@@ -71,8 +43,7 @@ class Corpus:
 
     @property
     def schema(self) -> dict[str, Kind]:
-        logprobs = _LOGPROBS if self.format == "tokens" and self.settings.record_logprobs else {}
-        return {**_HEAD, **_BODY[self.format], **logprobs, **_TAIL}
+        return columns(self.format, logprobs=self.settings.record_logprobs)
 
     def rows(self) -> Iterator[Row]:
         """Raises FindingsError, StoreError, and RolloutgenError where there is nothing to export."""
@@ -83,12 +54,12 @@ class Corpus:
         scan = make_plan(self.settings, repair=False).scan
         if not scan.n_done:
             raise RolloutgenError(f"no trial of this shard has a verdict yet in RESULTS_DIR={paths.root}")
-        same = {"schema_version": SCHEMA_VERSION, "run_id": run.run_id, **policy_of(run, paths.run_json)}
+        same = {"schema_version": SCHEMA_VERSION, **run_facts(run, paths.run_json)}
         for position, instance in enumerate(scan.instances):
             for number, record in sorted(scan.of(position).done.items()):
                 if self.only == "all" or record.result is Result.PASS:
                     folder = _folder(paths, Trial(instance, number), record)
-                    yield from self._trial(folder, {**same, **_facts(instance, record)})
+                    yield from self._trial(folder, {**same, **trial_facts(instance, record)})
         if self.left_out and not self.n_trials:
             raise RolloutgenError("; ".join(["nothing to export", *self.notes()]))
 
@@ -176,32 +147,3 @@ def _folder(paths: ResultsPaths, trial: Trial, record: Record) -> Path:
     except (InvalidRecordError, OSError):
         pass
     return paths.attempt(trial, record.attempt or 1)
-
-
-def _facts(instance: Instance, record: Record) -> Row:
-    return {
-        "instance_id": plain_text(instance.instance_id),
-        "trial": record.trial,
-        "attempt": record.attempt or 1,
-        "reward": record.reward or 0.0,
-        "result": str(record.result),
-        "flags": record.flags,
-    }
-
-
-def policy_of(run: RunFile, path: Path) -> dict[str, str]:
-    """``model`` and ``policy`` of a run."""
-    try:
-        model = Path(str(orjson.loads(path.read_bytes())["settings"]["MODEL_PATH"])).name
-    except (OSError, ValueError, LookupError, TypeError):
-        model = ""
-    makes = {key: value for key, value in run.fingerprint.items() if _makes_policy(key)}
-    digest = hashlib.sha256(orjson.dumps(makes, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    return {"model": plain_text(model), "policy": digest[:16]}
-
-
-def _makes_policy(key: str) -> bool:
-    knob = KNOBS.get(key)
-    if knob is not None:
-        return knob.scope == "model" and key not in _NOT_POLICY
-    return key in _POLICY or key.startswith(_MODEL_FILE)
