@@ -30,7 +30,7 @@ _EPILOG: Final = """exit codes:
   0  every trial has a verdict (check: a run would start)
   1  failed; resumable
   2  usage, config or preflight: nothing was started
-  3  finished, some trials without a verdict
+  3  finished, some trials without a verdict (export: some transcripts could not be read)
   10  check, prepare: every trial has its verdict already
   130, 143  interrupted; resumable
 
