@@ -7,7 +7,7 @@ is written with all that had come until then.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -89,6 +89,8 @@ class Exchange:
         """What the handler returns. Cancelled where the client leaves or the key dies; the record is written then."""
         try:
             await self._run()
+        except ConnectionError:
+            raise
         except Exception as error:
             log.exception("a call of %s failed in the gateway itself", self._state.label)
             self._call.failed(f"the gateway itself failed: {error!r}", down=isinstance(error, StoreError))
@@ -189,7 +191,8 @@ class Exchange:
     async def _end(self, end: End, status: int, error: str, body: bytes | None = None, *, told: str = "") -> None:
         """There is no answer, or no more of it."""
         self._write(end, self._status(status), error)
-        await self._down.fail(status, told or error, body)
+        with suppress(ConnectionError):  # nobody is there to be told
+            await self._down.fail(status, told or error, body)
 
     def _status(self, otherwise: int | None) -> int | None:
         """What the scaffold has got, where it has got something."""

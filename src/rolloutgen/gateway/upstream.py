@@ -52,7 +52,7 @@ class Upstream:
         self._stream = aiohttp.ClientTimeout(total=None, sock_read=timeout_sec, sock_connect=_CONNECT_SEC)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SEC),
-            headers={"Authorization": f"Bearer {key}"},
+            headers={"Authorization": f"Bearer {key}", "Accept-Encoding": "identity"},
             read_bufsize=_READ_BYTES,
         )
 

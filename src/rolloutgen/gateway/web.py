@@ -24,6 +24,8 @@ from rolloutgen.gateway.tokenize import count_tokens, tokenize
 log: Final = logging.getLogger(__name__)
 IN_FLIGHT_MAX: Final = 64
 """Requests of one attempt at one time."""
+BYTES_MAX: Final = 4 * bodies.MAX_BYTES
+"""And their bodies together; one that does not tell its length counts as the largest."""
 _READ_BYTES: Final = 2**20
 _JSON: Final = "application/json"
 _DOWN: Final = 503
@@ -59,6 +61,7 @@ class _Routes:
         self._shared = shared
         self._attempts = attempts
         self._in_flight: Counter[AttemptState] = Counter()
+        self._bytes: Counter[AttemptState] = Counter()
         model = {"id": shared.pins.model, "object": "model", "created": 0, "owned_by": "rolloutgen"}
         self._listed = {"object": "list", "data": [model | {"max_model_len": max_model_len}]}
 
@@ -96,15 +99,18 @@ class _Routes:
         state = self._attempts.find(_key(request.headers))
         if state is None:
             raise _RefusedError(401, "no live key: it is not known, or its attempt has ended")
-        if self._in_flight[state] >= IN_FLIGHT_MAX:
-            raise _RefusedError(429, f"more than {IN_FLIGHT_MAX} requests at one time")
+        n_bytes = 0 if not request.body_exists else request.content_length or bodies.MAX_BYTES
+        if self._in_flight[state] >= IN_FLIGHT_MAX or self._bytes[state] + n_bytes > BYTES_MAX:
+            raise _RefusedError(429, f"more than {IN_FLIGHT_MAX} requests or {BYTES_MAX} bytes at one time")
         self._in_flight[state] += 1
+        self._bytes[state] += n_bytes
         try:
             yield state
         finally:
             self._in_flight[state] -= 1
+            self._bytes[state] -= n_bytes
             if not self._in_flight[state]:
-                del self._in_flight[state]
+                del self._in_flight[state], self._bytes[state]
 
     async def _chat(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
         body = bodies.parse(await request.read())

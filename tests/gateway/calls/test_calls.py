@@ -181,3 +181,25 @@ async def test_places_at_the_server_are_shared(gate: Gates) -> None:
         report = await other.close()
     assert call.reply["queued_sec"] > 0
     assert report.queued_sec > 0
+
+
+@pytest.mark.parametrize("shown", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_long_prompts_have_their_ids_too(gate: Gates, path: str, stream: bool, shown: bool) -> None:
+    """They take another way, so that the first token need not wait for them. A text that looks like them is none."""
+    text = 'mind "prompt_token_ids":[1,2] or \\"prompt_token_ids\\":[3] ' + "word " * 6000
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "prompt": text, "stream": stream}
+    async with FakeServer(lambda _: Answer(text), context_len=100_000) as fake, gate(fake, max_tokens=9) as g:
+        attempt = g.attempt()
+        said = await attempt.ask({**body, "return_token_ids": shown}, path)
+        (call,) = await attempt.calls()
+    answers = said.events if stream else [said.body]
+    assert len(call.prompt_ids() or ()) > 6000
+    if path == "/v1/chat/completions":
+        assert list(call.prompt_ids() or ()) == prompt_ids(fake.calls[0].body)
+    places = [*answers, *(choice for answer in answers for choice in answer["choices"])]
+    given = [place["prompt_token_ids"] for place in places if place.get("prompt_token_ids") is not None]
+    assert given == ([list(call.prompt_ids() or ())] if shown else [])
+    assert fields_of(answers) & {"raw prompt ids"} == set()
+    assert 'mind "prompt_token_ids":[1,2] or' in str(call.message)

@@ -1,6 +1,7 @@
 """A model server with every fault: calls wait for it, and what failed is told apart from what was refused."""
 
 import asyncio
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -286,3 +287,20 @@ async def test_what_the_server_refuses_is_passed_on(gate: Gates, stream: bool) -
     assert (said.status, said.body["error"]["message"]) == (422, "unknown role")
     assert (report.context_exceeded, report.failure, report.retried) == (False, "", False)
     assert (call.end, call.reply["error"], len(fake.calls)) == ("refused", "unknown role", 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_disk_that_refuses_is_no_fault_of_the_servers(gate: Gates, stream: bool) -> None:
+    """A6: what cannot be written down is not answered; and nothing is sent again for it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        try:
+            said = await attempt.chat([{"role": "user", "content": "x" * 200_000}], stream=stream)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        report = attempt.report()
+    assert said.status == 500
+    assert "transcript cannot be written" in report.failure
+    assert (report.server_down, len(fake.calls) <= 1) == (True, True)

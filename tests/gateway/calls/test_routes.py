@@ -152,3 +152,25 @@ async def test_what_shapes_the_prompt_is_counted_too(gate: Gates) -> None:
         open_end = await attempt.ask({"messages": HELLO, "add_generation_prompt": False, "tools": []}, "/tokenize")
         counted = await attempt.ask({"messages": HELLO}, "/tokenize")
     assert open_end.body["count"] < counted.body["count"]
+
+
+async def test_bodies_together_have_a_largest_size(gate: Gates) -> None:
+    """One that is sent in pieces may be as large as any."""
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt, other = g.attempt(), g.attempt()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {attempt.key}\r\n"
+        host, port = g.root.removeprefix("http://").split(":")
+        writers = []
+        for _ in range(4):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n".encode())
+            writers.append(writer)
+        while (said := await attempt.chat()).status == 200:
+            pass
+        assert said.status == 429
+        assert (await other.chat()).status == 200
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
+        while (await attempt.chat()).status == 429:
+            pass
