@@ -34,7 +34,10 @@ def to_chat(body: Mapping[str, Any], *, system_first: bool = False) -> dict[str,
         _refuse_system(messages)
     first = system_text(body.get("system") or "", "system")
     head = [{"role": "system", "content": first}] if first else []
-    chat = {"messages": head + convert(messages)}
+    said = convert(messages)
+    if not said:
+        raise BadRequestError("messages: none of them says anything")
+    chat = {"messages": head + said}
     return chat | _sampling(body) | _stream(body) | _output(body) | tool_fields(body, messages)
 
 
