@@ -26,14 +26,22 @@ class Answer:
     id: str | None = None
     role: str = "assistant"
     finish_reason: str | None = None
-    usage: Mapping[str, Any] | None = None
     response_ids: list[int] | None = None
     logprobs: list[float] | None = None
     has_begun: bool = False
+    _usage: Mapping[str, Any] | None = None
     _prompt_ids: list[int] | bytes | None = None
     _texts: list[str] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
     _calls: dict[int, Json] = field(default_factory=dict)
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        """As the server said; where it could not any more, by the ids that came."""
+        if self._usage is not None or self.prompt_ids is None or self.response_ids is None:
+            return self._usage
+        prompt, completion = len(self.prompt_ids), len(self.response_ids)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     @property
     def prompt_ids(self) -> Sequence[int] | None:
@@ -67,7 +75,7 @@ class Answer:
         self._take(answer, choice, choice.get("message") or {})
         for index, call in enumerate(_listed(choice.get("message") or {})):
             self._calls[index] = dict(call)
-        self.usage = _mapping(answer.get("usage"))
+        self._usage = _mapping(answer.get("usage"))
         self.has_begun = True
         return answer
 
@@ -75,7 +83,7 @@ class Answer:
         """Take over one chunk, and leave in it what the scaffold gets; returns whether it gets it at all."""
         usage = _mapping(chunk.get("usage"))
         if usage is not None:
-            self.usage = usage
+            self._usage = usage
         if not chunk["choices"]:
             return self.shown.usage or usage is None
         choice = chunk["choices"][0]

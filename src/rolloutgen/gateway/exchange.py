@@ -109,8 +109,11 @@ class Exchange:
             self._call.failed(str(error), down=error.down)
             await self._end("failed", _DOWN, str(error), told=_SORRY)
         except (asyncio.CancelledError, ConnectionError):
-            self._call.aborted()
-            self._write("aborted", self._status(None), "the client left, or its key died")
+            if self._all_has_left:
+                self._answered()
+            else:
+                self._call.aborted()
+                self._write("aborted", self._status(None), "the client left, or its key died")
             raise
         finally:
             self._down.release()
@@ -153,6 +156,8 @@ class Exchange:
                     await self._take(some)
         except TryFailedError as failure:
             error = str(failure)
+            if self._all_has_left:
+                return None
             if self._answer.has_begun:
                 raise GivenUpError(f"the answer broke off: {failure}", down=failure.down) from failure
             self._hold.failed(failure)
@@ -176,8 +181,17 @@ class Exchange:
             await self._down.send(events)
 
     async def _finish(self) -> None:
-        """The answer is whole."""
         body = self._surface.end() if self._whole is None else self._surface.whole(self._whole)
+        self._answered()
+        await self._down.end(body)
+
+    @property
+    def _all_has_left(self) -> bool:
+        """Whether only the end of the stream is missing: some clients leave with the finish_reason."""
+        return self._pinned.stream and self._answer.finish_reason is not None
+
+    def _answered(self) -> None:
+        """The answer is whole."""
         answer, calls = self._answer, len(self._answer.tool_calls)
         self._call.answered(
             finish_reason=answer.finish_reason,
@@ -186,7 +200,6 @@ class Exchange:
             markup=bool(self._call.tools and not calls and markup.find(answer.text)),
         )
         self._write("answered", _OK)
-        await self._down.end(body)
 
     async def _end(self, end: End, status: int, error: str, body: bytes | None = None, *, told: str = "") -> None:
         """There is no answer, or no more of it."""

@@ -98,6 +98,17 @@ async def test_nothing_is_sent_again_once_a_token_has_left(gate: Gates, how: Any
     assert (report.server_down, report.turns) == (False, 0)
 
 
+@pytest.mark.parametrize("how", ["drop", "error", "hang"])
+async def test_a_stream_that_breaks_behind_its_last_token_is_whole(gate: Gates, how: Any) -> None:
+    broken = Broken(Answer("these words", tokens_per_sec=20), 99, how)
+    async with FakeServer(lambda _: broken) as fake, gate(fake, timeout_sec=0.5) as g:
+        attempt = g.attempt()
+        said = await attempt.chat(stream=True)
+        report = attempt.report()
+    assert (said.text, said.done, said.broken) == ("these words", True, False)
+    assert (report.turns, report.failure, report.completion_tokens) == (1, "", 3)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_hung_server_is_given_up_after_the_calls_time(gate: Gates, stream: bool) -> None:
     """MODEL_CALL_TIMEOUT_SEC; the try is taken back, and the call sent again."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fakes.answers import ENGINE_DEAD, Answer
+from fakes.answers import ENGINE_DEAD, Answer, Broken
 from fakes.upstream import Upstream as FakeServer
 
 from .conftest import HELLO, Attempt, Gate, Gates, until
@@ -52,6 +52,25 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream(gate: Gates) -> No
     assert call.prompt_ids()
     assert (report.aborted, report.failure, report.turns) == (1, "", 0)
     assert g.shared.places.taken == 0
+
+
+async def test_a_client_that_leaves_with_the_finish_reason_has_its_answer(gate: Gates) -> None:
+    """Some do not wait for the stream's end; the tokens are counted from their ids then."""
+    broken = Broken("one two", 99, "hang")
+    async with FakeServer(lambda _: broken) as fake, gate(fake) as g:
+        attempt = g.attempt()
+        body, headers = {"messages": HELLO, "stream": True}, {"Authorization": f"Bearer {attempt.key}"}
+        async with g.client.post(f"{g.root}/v1/chat/completions", json=body, headers=headers) as answer:
+            async for line in answer.content:
+                if b'"finish_reason":"stop"' in line:
+                    break
+        await until(lambda: attempt.report().turns)
+        report = attempt.report()
+        (call,) = await attempt.calls()
+    assert (call.end, call.finish_reason, (call.message or {})["content"]) == ("answered", "stop", "one two")
+    assert report.completion_tokens == len(call.response_ids or ()) == 3
+    assert report.prompt_tokens == len(call.prompt_ids() or ())
+    assert (report.aborted, report.failure) == (0, "")
 
 
 @pytest.mark.parametrize("stream", [False, True])
