@@ -64,7 +64,7 @@ class Answer:
             return None
         if not self.chat:
             return {"text": self.text}
-        said: Json = {"role": self.role, "content": self.text if self._texts or not self._calls else None}
+        said: Json = {"role": self.role, "content": self.text or (None if self._calls else "")}
         if self._reasoning:
             said["reasoning"] = "".join(self._reasoning)
         return {**said, **({"tool_calls": self.tool_calls} if self._calls else {})}

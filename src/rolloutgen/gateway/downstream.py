@@ -8,6 +8,8 @@ from aiohttp import web
 from rolloutgen.gateway.surfaces import Surface
 
 KEEP_ALIVE_SEC: Final = 15.0
+STALL_SEC: Final = 60.0
+"""A client that takes nothing of a stream for so long has left: it would keep a place at the server from others."""
 RETRY_AFTER_SEC: Final = 30
 _JSON: Final = "application/json"
 _STREAM: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -16,11 +18,14 @@ _STREAM: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Con
 class Downstream:
     """Made in the handler of ``request``; what it returns in the end is ``response``."""
 
-    def __init__(self, request: web.Request, surface: Surface, *, stream: bool, keep_alive_sec: float) -> None:
+    def __init__(
+        self, request: web.Request, surface: Surface, *, stream: bool, keep_alive_sec: float, stall_sec: float
+    ) -> None:
         self._request = request
         self._surface = surface
         self._stream = stream
         self._keep_alive_sec = keep_alive_sec
+        self._stall_sec = stall_sec
         self._writing: Final = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
         self.response: web.StreamResponse | None = None
@@ -82,6 +87,15 @@ class Downstream:
             return  # the handler is told by its own cancellation
 
     async def _write(self, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._stall_sec):
+                await self._write_now(data)
+        except TimeoutError as error:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            raise ConnectionResetError(f"the client has read nothing for {self._stall_sec:g} s") from error
+
+    async def _write_now(self, data: bytes) -> None:
         async with self._writing:
             if self.response is None:
                 self.response = web.StreamResponse(headers=_STREAM)

@@ -17,7 +17,7 @@ from rolloutgen.errors import StoreError
 from rolloutgen.gateway import markup
 from rolloutgen.gateway.answer import Answer
 from rolloutgen.gateway.attempts import AttemptState
-from rolloutgen.gateway.downstream import KEEP_ALIVE_SEC, Downstream
+from rolloutgen.gateway.downstream import KEEP_ALIVE_SEC, STALL_SEC, Downstream
 from rolloutgen.gateway.entry import Entry
 from rolloutgen.gateway.failures import RefusedError, TryFailedError
 from rolloutgen.gateway.fair import Places
@@ -54,6 +54,7 @@ class Shared:
     hold_sec: float
     system_first: bool = False
     keep_alive_sec: float = KEEP_ALIVE_SEC
+    stall_sec: float = STALL_SEC
     first_wait_sec: float = FIRST_WAIT_SEC
 
 
@@ -81,7 +82,13 @@ class Exchange:
         self._whole: Json | None = None
         self._withheld: list[Json] = []
         self._hold = Hold(shared.server, call, shared.hold_sec, shared.first_wait_sec)
-        self._down = Downstream(request, surface, stream=pinned.stream, keep_alive_sec=shared.keep_alive_sec)
+        self._down = Downstream(
+            request,
+            surface,
+            stream=pinned.stream,
+            keep_alive_sec=shared.keep_alive_sec,
+            stall_sec=shared.stall_sec,
+        )
         asked = Request(surface=surface.name, asked=pinned.asked, sent=pinned.sent, side=call.side)
         self._entry = Entry(state.recorder, asked)
 

@@ -11,6 +11,7 @@ from rolloutgen.gateway.server import ServerState
 
 FIRST_WAIT_SEC: Final = 0.5
 _WAIT_MAX_SEC: Final = 20.0
+_ASKED_MAX_SEC: Final = 60.0
 
 
 class GivenUpError(Exception):
@@ -47,7 +48,7 @@ class Hold:
 
     async def pause(self, asked_sec: float = 0.0) -> None:
         """Wait before the next try: ever longer, ``asked_sec`` at least. Raises GivenUpError."""
-        wait_sec = max(growing(self._first_wait_sec, _WAIT_MAX_SEC, self._step), asked_sec)
+        wait_sec = max(growing(self._first_wait_sec, _WAIT_MAX_SEC, self._step), min(asked_sec, _ASKED_MAX_SEC))
         self._step += 1
         until = min(time.monotonic() + wait_sec, self._deadline)
         while self._server.ready and (left_sec := until - time.monotonic()) > 0:

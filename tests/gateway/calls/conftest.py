@@ -145,7 +145,7 @@ def gate(tmp_path: Path) -> Gates:
     ) -> AsyncIterator[Gate]:
         server = ServerState()
         await server.update("ready", base_url=fake.base_url, seed=7)
-        options = {name: more.pop(name) for name in ("keep_alive_sec", "system_first") if name in more}
+        options = {name: more.pop(name) for name in ("keep_alive_sec", "stall_sec", "system_first") if name in more}
         pins = Pins(**{"model": "policy", "max_tokens": 64, "sampling": SAMPLING, **more})
         upstream = Upstream(server, fake.key, timeout_sec)
         shared = Shared(

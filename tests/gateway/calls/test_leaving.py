@@ -1,6 +1,7 @@
 """Calls that nobody waits for any more: their client left, or their key died."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -157,3 +158,22 @@ async def test_a_key_that_dies_while_its_call_is_held(gate: Gates) -> None:
         (call,) = await attempt.calls()
     assert (call.end, fake.calls) == ("aborted", [])
     assert report.server_down
+
+
+async def test_a_client_that_does_not_read_keeps_no_place(gate: Gates) -> None:
+    """One attempt must not take the server from the others."""
+    long = Answer(f"{'x' * 20_000} " * 2000)
+    async with FakeServer(lambda _: long) as fake, gate(fake, places=1, stall_sec=0.3, max_tokens=2000) as g:
+        attempt, other = g.attempt(), g.attempt()
+        host, port = g.root.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        body = json.dumps({"messages": HELLO, "stream": True})
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {attempt.key}\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        await until(lambda: attempt.report().aborted)
+        assert g.shared.places.taken == 0
+        fake.rule = lambda _: "hello"
+        assert (await other.chat()).status == 200
+        (call,) = await attempt.calls()
+        writer.close()
+    assert (call.end, call.reply["status"]) == ("aborted", 200)
