@@ -108,7 +108,9 @@ lose_server() {
   lost=server
   deadline=$((SECONDS + 20))
   await_any "$driver"
-  if alive "$driver"; then ask_driver; fi
+  if ! alive "$driver"; then return 0; fi
+  say "the model server is gone, and the driver is not: it is told to end"
+  ask_driver
 }
 
 # One that had lived for a minute is worth another; one that had not would die again.
@@ -119,6 +121,7 @@ replace_gateway() {
     start_gateway
   else
     lost=gateway
+    say "the gateway ended within a minute of its start: the driver is told to end"
     ask_driver
   fi
 }

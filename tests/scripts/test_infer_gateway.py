@@ -19,6 +19,7 @@ from rolloutgen.serving.record import ServerRecord
 from .launched import WAIT_SEC, gateway_of, mark_of, nothing_is_left, server_of
 
 ONCE_A_MINUTE_SEC = 61
+TOLD_TO_END = "told to end"
 
 
 @dataclass
@@ -58,6 +59,15 @@ def test_a_run_with_a_model_goes_through_all_three(served: Runner) -> None:
     assert sorted(order, key=done.stderr.index) == order
     assert served.site.log.read_text().count("TEMPERATURE: acts") == 1
     assert served.records() == []
+
+
+def test_a15_a_dry_run_shows_the_command_lines_of_all_three(served: Runner) -> None:
+    """A15."""
+    shown = served.finish("--dry-run")
+    assert shown.returncode == 0, shown.stdout
+    places = [shown.stdout.index(text) for text in ("server: ", "gateway: ", "driver: ")]
+    assert places == sorted(places)
+    assert f"rolloutgen gateway {served.site.folder / 'run.env'} --launch DIR --launcher PID" in shown.stdout
 
 
 def test_each_part_leads_a_session_and_carries_the_mark(launched: Launched) -> None:
@@ -105,6 +115,7 @@ def test_a_gateway_that_dies_within_a_minute_ends_the_run(launched: Launched) ->
     assert launched.process.wait(timeout=WAIT_SEC) == 1
     assert launched.nothing_is_left()
     assert launched.runner.last_line.startswith("=== inference failed: the gateway ended: it was killed (log: ")
+    assert TOLD_TO_END in launched.runner.site.log.read_text()
     make_quick(launched.runner)
     assert launched.runner.finish().returncode == 0
 
@@ -133,7 +144,7 @@ def test_a_server_that_failed_for_good_is_told_by_the_driver_itself(launched: La
     assert launched.process.wait(timeout=WAIT_SEC) == 1
     assert launched.nothing_is_left()
     assert "VLLM_RESTARTS=3 allows" in launched.runner.last_line
-    assert "interrupted" not in launched.runner.site.log.read_text()
+    assert TOLD_TO_END not in launched.runner.site.log.read_text()
     assert (launched.runner.site.results / "summary.csv").exists()
 
 

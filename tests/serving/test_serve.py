@@ -194,7 +194,10 @@ def test_a_port_in_use_is_refused_by_its_owner(start: Start, stand_in: Path) -> 
 
 
 def test_a_command_that_is_not_there_is_told(start: Start) -> None:
-    assert "/none/vllm does not start" in start(VLLM_BIN="/none/vllm").record("failed").message
+    serving = start(VLLM_BIN="/none/vllm")
+    assert "/none/vllm does not start" in serving.record("failed").message
+    assert serving.wait() == 1
+    assert serving.traces() == []
 
 
 def test_the_key_is_in_no_argument_and_no_file(ready: Serving) -> None:

@@ -1,6 +1,7 @@
 """One vLLM process tree: started in its own session, watched, proven to serve, and ended to the last member."""
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import shlex
@@ -10,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import BinaryIO, Final, NoReturn
 
-from rolloutgen.errors import RunFailedError
+from rolloutgen.errors import RunFailedError, StoreError
 from rolloutgen.masking import masked_words
 from rolloutgen.processes import Process, belongings, end_all
 from rolloutgen.serving import serverlog
@@ -62,27 +63,31 @@ class Server:
         """Start the process. Raises ServerFailedError where that cannot be done."""
         self._probe = probe
         self.note(seed=seed, vllm=None, members=(), shared=())
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            stamp = datetime.now(UTC).isoformat(timespec="seconds")
-            log.write(f"=== launch {self.launch.name} {stamp}: {shlex.join(masked_words(command))}\n".encode())
-            log.flush()
-            self._log_offset = log.tell()
-            parent = os.getpid()
-            try:
-                make_temporary_folder(self.launch.name)
-                self._child = await asyncio.create_subprocess_exec(
-                    *command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,
-                    preexec_fn=lambda: _die_with_parent(parent),
-                )
-            except OSError as error:
-                raise ServerFailedError(f"{command[0]} does not start: {error}") from error
+        try:
+            make_temporary_folder(self.launch.name)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as log:
+                self._child = await self._spawn(command, environment, log)
+        except OSError as error:
+            raise ServerFailedError(f"{command[0]} does not start: {error}") from error
         self.note(vllm=Process.of(self._child.pid))
+
+    async def _spawn(
+        self, command: Sequence[str], environment: Mapping[str, str], log: BinaryIO
+    ) -> asyncio.subprocess.Process:
+        stamp, parent = datetime.now(UTC).isoformat(timespec="seconds"), os.getpid()
+        log.write(f"=== launch {self.launch.name} {stamp}: {shlex.join(masked_words(command))}\n".encode())
+        log.flush()
+        self._log_offset = log.tell()
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: _die_with_parent(parent),
+        )
 
     async def wait_ready(self, timeout_sec: float) -> None:
         """Return when our own child serves our model. Raises ServerFailedError."""
@@ -127,13 +132,14 @@ class Server:
 
         Then what they left is removed. Returns those that nothing could end: they may be tried again.
         """
-        if self._child is None:
-            return []
-        self._look_at_members()
-        grace = _GRACE_SEC if self._child.returncode is None else _ORPHANS_GRACE_SEC
-        left = await end_all(self._find(), grace, hurry)
-        if self.record.vllm not in left:
-            await self._child.wait()
+        left: list[Process] = []
+        if self._child is not None:
+            with contextlib.suppress(StoreError):  # a full disk must not keep anything alive
+                self._look_at_members()
+            grace = _GRACE_SEC if self._child.returncode is None else _ORPHANS_GRACE_SEC
+            left = await end_all(self._find(), grace, hurry)
+            if self.record.vllm not in left:
+                await self._child.wait()
         if not left:
             self._child = None
         remove_servers_leavings(self.launch.name, self.record.shared)
