@@ -6,8 +6,7 @@ from rolloutgen.gateway.context import refusal_is_full
 from rolloutgen.gateway.errors import error_body
 
 FULL = (
-    "This model's maximum context length is 2048 tokens. However, you requested 3000 tokens (2900 in the messages, 100"
-    " in the completion).",
+    "This model's maximum context length is 2048 tokens. However, you requested 3000 tokens (2900 in the messages).",
     "Input length (2049) exceeds model's maximum context length (2048).",
     "The decoder prompt (length 2049) is longer than the maximum model length of 2048.",
     "max_tokens must be at least 1, got 0.",

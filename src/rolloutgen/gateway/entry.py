@@ -18,7 +18,7 @@ class Entry:
     """The lines of one call. ``tries`` and ``seed`` are kept true until the second is written."""
 
     recorder: Recorder
-    request: Request
+    request: Request | None
     call: int | None = None
     tries: list[Json] = field(default_factory=list)
     seed: int | None = None
@@ -26,9 +26,10 @@ class Entry:
 
     def sent(self) -> None:
         """Write what was asked, once."""
-        if self.call is None:
+        if self.request is not None:
             with _stored():
                 self.call = self.recorder.request(self.request)
+            self.request = None  # it may be large, and the model may take long
 
     def ended(self, end: End, call: Call, answer: Answer, *, status: int | None, error: str = "") -> None:
         """Write how it ended, once; the clock of ``call`` has stopped."""

@@ -76,7 +76,8 @@ class Exchange:
         self._state = state
         self._call = call
         self._surface = surface
-        self._pinned = pinned
+        self._stream = pinned.stream
+        self._shown = pinned.shown
         self._data = data
         self._answer = self._blank()
         self._whole: Json | None = None
@@ -142,7 +143,7 @@ class Exchange:
                 await self._hold.pause(failure.retry_after_sec)
 
     def _blank(self) -> Answer:
-        return Answer(chat=self._surface.name != "completions", shown=self._pinned.shown)
+        return Answer(chat=self._surface.name != "completions", shown=self._shown)
 
     def _held(self) -> None:
         self._entry.sent()
@@ -150,7 +151,7 @@ class Exchange:
 
     async def _try(self) -> TryFailedError | None:
         """One try. Returns why it failed, where it may be repeated: no token has left."""
-        attempt, stream = Try(), self._pinned.stream
+        attempt, stream = Try(), self._stream
         self._answer, self._withheld, self._entry.seed = self._blank(), [], self._shared.server.seed
         self._call.trying()
         path = _PATHS[self._surface.name]
@@ -178,7 +179,7 @@ class Exchange:
 
     async def _take(self, some: Sequence[Json]) -> None:
         """Relay chunks; those before the first token wait for it, since another try may bring their like again."""
-        if not self._pinned.stream:
+        if not self._stream:
             self._whole = self._answer.take_whole(some[0])
             return
         self._withheld += [chunk for chunk in some if self._answer.take_chunk(chunk)]
@@ -195,7 +196,7 @@ class Exchange:
     @property
     def _all_has_left(self) -> bool:
         """Whether only the end of the stream is missing: some clients leave with the finish_reason."""
-        return self._pinned.stream and self._answer.finish_reason is not None
+        return self._stream and self._answer.finish_reason is not None
 
     def _answered(self) -> None:
         """The answer is whole."""

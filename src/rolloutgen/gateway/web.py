@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -33,6 +33,7 @@ _INTERNAL: Final = 500
 _LEFT: Final = 499
 """For nobody: the client is not there any more."""
 
+type Json = dict[str, Any]
 type Handler = Callable[[web.Request, AttemptState], Awaitable[web.StreamResponse]]
 
 
@@ -113,42 +114,50 @@ class _Routes:
                 del self._in_flight[state], self._bytes[state]
 
     async def _chat(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
-        body = bodies.parse(await request.read())
-        bodies.check_chat(body)
-        return await self._ask(request, state, OpenAi("chat"), pin_chat(body, self._shared.pins))
+        return await self._exchange(request, state, await _read(request), self._pin_chat).run()
 
     async def _completions(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
-        body = bodies.parse(await request.read())
-        bodies.check_completion(body)
-        return await self._ask(request, state, OpenAi("completions"), pin_completion(body, self._shared.pins))
+        return await self._exchange(request, state, await _read(request), self._pin_completion).run()
 
     async def _messages(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
-        body = bodies.parse(await request.read())
+        return await self._exchange(request, state, await _read(request), self._pin_messages).run()
+
+    def _pin_chat(self, body: Json) -> tuple[Surface, Pinned]:
+        bodies.check_chat(body)
+        return OpenAi("chat"), pin_chat(body, self._shared.pins)
+
+    def _pin_completion(self, body: Json) -> tuple[Surface, Pinned]:
+        bodies.check_completion(body)
+        return OpenAi("completions"), pin_completion(body, self._shared.pins)
+
+    def _pin_messages(self, body: Json) -> tuple[Surface, Pinned]:
         chat = anthropic.to_chat(body, system_first=self._shared.system_first)
         bodies.check_chat(chat)
-        pinned = pin_chat(chat, self._shared.pins).asked_as(body)
-        return await self._ask(request, state, Messages(str(body.get("model"))), pinned)
+        return Messages(str(body.get("model"))), pin_chat(chat, self._shared.pins).asked_as(body)
 
-    async def _ask(
-        self, request: web.Request, state: AttemptState, surface: Surface, pinned: Pinned
-    ) -> web.StreamResponse:
-        """One call of the model. Of an attempt with tools, one without them is none of the agent's own turns."""
-        tools = "tools" in pinned.sent
+    def _exchange(
+        self, request: web.Request, state: AttemptState, raw: bytes, pin: Callable[[Json], tuple[Surface, Pinned]]
+    ) -> Exchange:
+        """One call of the model that begins. Of an attempt with tools, one without is none of the agent's own turns.
+
+        Not a coroutine, so that the many forms of a large body are gone while the model takes its time.
+        """
+        surface, pinned = pin(bodies.parse(raw))
+        data, tools = bodies.encoded(pinned.sent, pinned.asked), "tools" in pinned.sent
         side, allowed = state.uses_tools and not tools, state.turns_left()
-        data = bodies.encoded(pinned.sent, pinned.asked)
         call = state.begin(side=side, tools=tools)
         if not (side or allowed):
             call.refused(max_turns=True)
             raise _RefusedError(400, f"this attempt has had its {state.max_turns} turns (MAX_TURNS)")
-        return await Exchange(self._shared, request, state, call, surface, pinned, data).run()
+        return Exchange(self._shared, request, state, call, surface, pinned, data)
 
     async def _count_tokens(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
-        shared, body = self._shared, bodies.parse(await request.read())
+        shared, body = self._shared, bodies.parse(await _read(request))
         counted = await count_tokens(body, shared.pins, shared.upstream, system_first=shared.system_first)
         return _answer(200, jsons.dumps(counted))
 
     async def _tokenize(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
-        body = bodies.parse(await request.read())
+        body = bodies.parse(await _read(request))
         return _answer(200, jsons.dumps(await tokenize(body, self._shared.pins, self._shared.upstream)))
 
     async def _models(self, _: web.Request, __: AttemptState) -> web.StreamResponse:
@@ -173,6 +182,17 @@ def _told(error: Exception, surface: Surface) -> tuple[int, bytes]:
         case _:
             status, text = _INTERNAL, "internal error of the gateway"
     return status, surface.error(status, text)
+
+
+async def _read(request: web.Request) -> bytes:
+    """The body; ``request.read()`` would keep it for as long as the model takes."""
+    parts, n_bytes = [], 0
+    async for piece in request.content.iter_any():
+        parts.append(piece)
+        n_bytes += len(piece)
+        if n_bytes > bodies.MAX_BYTES:
+            raise web.HTTPRequestEntityTooLarge(bodies.MAX_BYTES, n_bytes)
+    return b"".join(parts)
 
 
 async def _not_found(_: web.Request) -> web.StreamResponse:
