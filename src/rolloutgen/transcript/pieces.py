@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from rolloutgen.transcript.lines import Encoded, Message, encode, encode_plainly
 from rolloutgen.transcript.prefix import common_parts, common_prefix
 from rolloutgen.transcript.tips import WIDTH, Ids, Tip
+from rolloutgen.transcript.token_ids import TokenIds
 
 _ARRAY: Final = "I"
 """Four bytes each, never negative."""
@@ -120,12 +121,17 @@ def text_parts(base: Tip | None, prompt: str) -> list[object]:
     return [part if isinstance(part, str) or base is None else [base.call, *part] for part in parts]
 
 
-def ids_parts(base: Ids | None, ids: bytes) -> list[object]:
+def ids_parts(base: Ids | None, ids: TokenIds) -> Encoded:
     """The same of token ids: numbers that are new, and ranges of an earlier call's prompt and response."""
+    if base is None or not base.ids:
+        return ids.json()
+    if ids.startswith(base.ids):
+        tail = ids[len(base.ids) : -1]
+        return Encoded(b"[[%d,0,%d]%b%b]" % (base.call, base.ids.n, b"," if tail else b"", tail))
     written: list[object] = []
-    for part in common_parts(base.ids if base else b"", ids, WIDTH):
+    for part in common_parts(packed(base.ids.numbers()), packed(ids.numbers()), WIDTH):
         if isinstance(part, bytes):
             written += unpacked(part)
-        elif base is not None:
+        else:
             written.append([base.call, part[0] // WIDTH, part[1] // WIDTH])
-    return written
+    return encode(written)

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from rolloutgen.transcript.lines import SCHEMA_VERSION, Encoded, Lines, Message, now
 from rolloutgen.transcript.pieces import Body, Known, ids_parts, message_parts, packed, text_parts
 from rolloutgen.transcript.tips import Ids, Tip, Tips
+from rolloutgen.transcript.token_ids import TokenIds
 
 Surface = Literal["chat", "completions", "messages"]
 End = Literal["answered", "aborted", "refused", "failed"]
@@ -45,7 +46,8 @@ class Reply:
     ``end``: aborted: the client left, or its key died; refused: 4xx of vLLM or of the gateway; failed: our reasons.
     ``status`` is the HTTP status that the scaffold got (None: it had left). ``message`` is the assistant's in the form
     of chat (completions: ``{"text": ...}``), as far as it came. ``tries``: ``{"status": 500, "sec": 0.1}`` or
-    ``{"error": "refused", "sec": 0.1}``. ``response_ids`` and ``logprobs`` are of the sampled tokens.
+    ``{"error": "refused", "sec": 0.1}``. ``prompt_ids``: best as ``TokenIds``, where they are many. ``response_ids`` and
+    ``logprobs`` are of the sampled tokens.
     """
 
     end: End
@@ -55,7 +57,7 @@ class Reply:
     usage: Mapping[str, Any] | None = None
     id: str | None = None
     error: str = ""
-    prompt_ids: Sequence[int] | None = None
+    prompt_ids: Sequence[int] | TokenIds | None = None
     response_ids: Sequence[int] | None = None
     logprobs: Sequence[float] | None = None
     tries: Sequence[Mapping[str, Any]] = ()
@@ -168,11 +170,11 @@ class Recorder:
             found["response_ids"] = list(reply.response_ids)
         if reply.prompt_ids is None:
             return found
-        ids = packed(reply.prompt_ids)
+        ids = TokenIds.of(reply.prompt_ids)
         found["prefix_break"] = tip.own_ids and tip.ids is not None and not ids.startswith(tip.ids.ids)
         found["prompt_ids"] = ids_parts(tip.ids, ids)
         if reply.end == "answered" and reply.response_ids is not None:
-            tip.ids, tip.own_ids = Ids(tip.call, ids + packed(reply.response_ids)), True
+            tip.ids, tip.own_ids = Ids(tip.call, TokenIds(ids + TokenIds.of(reply.response_ids))), True
         return found
 
     def _refuse_if_over(self) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from rolloutgen.transcript.echo import Echo, completion_of, continued, echo, is_empty
 from rolloutgen.transcript.lines import Message
 from rolloutgen.transcript.prefix import common_prefix
+from rolloutgen.transcript.token_ids import TokenIds
 
 WIDTH: Final = 4
 """Bytes of one number."""
@@ -25,10 +26,10 @@ _NEAR: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Token ids of a call's prompt and response, four bytes each."""
+    """Token ids of a call's prompt and response."""
 
     call: int
-    ids: bytes
+    ids: TokenIds
 
 
 @dataclass(slots=True, kw_only=True)
