@@ -46,7 +46,7 @@ class Reply:
     ``end``: aborted: the client left, or its key died; refused: 4xx of vLLM or of the gateway; failed: our reasons.
     ``status`` is the HTTP status that the scaffold got (None: it had left). ``message`` is the assistant's in the form
     of chat (completions: ``{"text": ...}``), as far as it came. ``tries``: ``{"status": 500, "sec": 0.1}`` or
-    ``{"error": "refused", "sec": 0.1}``. ``prompt_ids``: best as ``TokenIds``, where they are many. ``response_ids`` and
+    ``{"error": "refused", "sec": 0.1}``. ``prompt_ids``: as ``TokenIds`` where they are many. ``response_ids`` and
     ``logprobs`` are of the sampled tokens.
     """
 
