@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from rolloutgen.gateway.pins import Shown
+from rolloutgen.transcript.token_ids import TokenIds
 
 type Json = dict[str, Any]
 RAW_IDS: Final = "raw prompt ids"
@@ -38,15 +39,17 @@ class Answer:
     @property
     def usage(self) -> Mapping[str, Any] | None:
         """As the server said; where it could not any more, by the ids that came."""
-        if self._usage is not None or self.prompt_ids is None or self.response_ids is None:
+        ids = self.prompt_ids
+        if self._usage is not None or ids is None or self.response_ids is None:
             return self._usage
-        prompt, completion = len(self.prompt_ids), len(self.response_ids)
+        prompt, completion = ids.n if isinstance(ids, TokenIds) else len(ids), len(self.response_ids)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     @property
-    def prompt_ids(self) -> Sequence[int] | None:
-        if isinstance(self._prompt_ids, bytes):
-            self._prompt_ids = orjson.loads(self._prompt_ids)
+    def prompt_ids(self) -> Sequence[int] | TokenIds | None:
+        """Many are looked at here and not before, when the first token has left."""
+        if isinstance(self._prompt_ids, bytes) and not isinstance(self._prompt_ids, TokenIds):
+            self._prompt_ids = TokenIds.read(self._prompt_ids[1:-1])
         return self._prompt_ids
 
     @property
