@@ -43,7 +43,7 @@ open_gateway() {
   start_gateway
   await_ready gateway
   read_told gateway
-  for finding in "${told[@]:1}"; do show "$finding"; done
+  for finding in "${told[@]:1}"; do say "canary: $finding"; done
   say "the gateway is ready"
 }
 

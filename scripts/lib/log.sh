@@ -7,17 +7,10 @@ log_file=""
 reason="" # why the run ends as it does, for its last line
 
 say() {
-  show "$@"
-  note "$(stamped "$*")"
-}
-
-# To people alone.
-show() {
-  stamped "$*" 2>/dev/null >&7 || :
-}
-
-stamped() {
-  printf '%(%H:%M:%S)T %s\n' -1 "$1"
+  local line
+  printf -v line '%(%H:%M:%S)T %s' -1 "$*"
+  printf '%s\n' "$line" 2>/dev/null >&7 || :
+  note "$line"
 }
 
 # Into the log alone.
