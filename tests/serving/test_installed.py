@@ -34,14 +34,49 @@ def test_the_real_vllm_refuses_in_its_own_words(real_vllm: Path, texts: dict[str
 
 
 @pytest.mark.parametrize(
-    ("words", "instead"), [("--port 9000", "VLLM_PORT"), ("--a --served_model_name=x", "SERVED_MODEL_NAME")]
+    ("words", "instead"),
+    [
+        ("--port 9000", "VLLM_PORT"),
+        ("--max-num-seqs 8 --served_model_name=x", "SERVED_MODEL_NAME"),
+        ("--ssl-keyfile k", "127.0.0.1"),
+        ("--api-k hunter2", "key of its own"),
+        ("--config args.yaml", "those of a file are not seen"),
+    ],
 )
 def test_arguments_that_would_hide_the_server_from_us_are_refused(words: str, instead: str) -> None:
-    """C22: it would be looked for elsewhere, for half an hour."""
-    (finding,) = check_command_line(make_settings(VLLM_EXTRA_ARGS=words), 0)
+    """C22: it would be looked for elsewhere, for half an hour. Beginnings of names are names, as for vLLM."""
+    assert_refused(words, instead)
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ("--seed 1", "says the same things again"),
+        ("--generation-config auto", "TEMPERATURE"),
+        ("--logprobs-mode raw_logprobs", "RECORD_LOGPROBS"),
+        ("--disable-log-stats", "stuck"),
+        ("--max-model-len=64", "VLLM_MAX_MODEL_LEN"),
+        ("-tp 2", "GEN_TP"),
+        ("--enable-auto --tool-call hermes", "TOOL_CALL_PARSER"),
+    ],
+)
+def test_arguments_that_would_break_what_a_run_promises_are_refused(words: str, instead: str) -> None:
+    """A13, A14: they would come last on the command line, and win."""
+    assert_refused(words, instead)
+
+
+def assert_refused(words: str, instead: str) -> None:
+    finding = check_command_line(make_settings(VLLM_EXTRA_ARGS=words), 0)[0]
     assert (finding.level, finding.subject) == (Level.FATAL, "VLLM_EXTRA_ARGS")
     assert "is set by this program" in finding.message
     assert instead in finding.mend
+
+
+def test_arguments_whose_names_only_resemble_ours_reach_vllm() -> None:
+    """What is left to be found here is that there is no vLLM."""
+    words = "--seed-of-another 1 --data-parallel-size-local 1 -- -t"
+    (finding,) = check_command_line(make_settings(VLLM_EXTRA_ARGS=words, VLLM_BIN="/none/vllm"), 0)
+    assert finding.subject == "VLLM_BIN"
 
 
 def test_a_missing_command_is_found() -> None:

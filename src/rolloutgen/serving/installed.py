@@ -14,15 +14,35 @@ _SCRIPT: Final = Path(__file__).with_name("vllm_arguments.py")
 _VERSION_SEC: Final = 60.0
 _PARSE_SEC: Final = 300.0
 _ANY_PORT: Final = 8000
+_FOR_US: Final = "the server is for this run alone, on 127.0.0.1"
 _NOT_EXTRA: Final = {
     "--port": "name it in VLLM_PORT",
     "--served-model-name": "name it in SERVED_MODEL_NAME",
-    "--host": "the server is for this run alone, on 127.0.0.1",
-    "--uds": "the server is for this run alone, on 127.0.0.1",
-    "--root-path": "the server is for this run alone",
+    "--host": _FOR_US,
+    "--uds": _FOR_US,
+    "--root-path": _FOR_US,
+    "--ssl-keyfile": _FOR_US,
+    "--ssl-certfile": _FOR_US,
+    "--grpc": _FOR_US,
+    "--headless": _FOR_US,
     "--api-key": "each launch makes a key of its own",
+    "--config": "name here the arguments that the file holds: those of a file are not seen",
+    "--max-model-len": "name it in VLLM_MAX_MODEL_LEN",
+    "--dtype": "name it in VLLM_DTYPE",
+    "--tensor-parallel-size": "name it in GEN_TP",
+    "-tp": "name it in GEN_TP",
+    "--data-parallel-size": "name it in GEN_DP",
+    "-dp": "name it in GEN_DP",
+    "--gpu-memory-utilization": "name it in GPU_MEMORY_UTILIZATION",
+    "--tool-call-parser": "name it in TOOL_CALL_PARSER",
+    "--enable-auto-tool-choice": "TOOL_CALL_PARSER brings it",
+    "--seed": "each start has a fresh one; with one of yours, a server that is restarted says the same things again",
+    "--generation-config": "the sampling is TEMPERATURE, TOP_P, TOP_K, MIN_P and MAX_RESPONSE_LEN, not the model's own",
+    "--logprobs-mode": "RECORD_LOGPROBS=1 records those of the distribution that was sampled",
+    "--disable-log-stats": "the server's counters tell whether it is stuck",
 }
-"""Arguments by which we would look for the server in vain until SERVER_START_TIMEOUT_SEC, and how to do it rightly."""
+"""Arguments with a key of their own, by which we would look for the server in vain, or that break what a run promises;
+and how to do it rightly."""
 
 
 def vllm_version(settings: Settings) -> str:
@@ -35,9 +55,8 @@ def vllm_version(settings: Settings) -> str:
 
 def check_command_line(settings: Settings, gpus_seen: int) -> list[Finding]:
     """Whether the installed vLLM takes our command line, by its own parser: in seconds, without loading the model."""
-    taken = [word for word in settings.vllm_extra_args if word.partition("=")[0].replace("_", "-") in _NOT_EXTRA]
-    if taken:
-        return [_taken(taken[0])]
+    if taken := [finding for word in settings.vllm_extra_args if (finding := _taken(word))]:
+        return taken
     command = command_line(settings, settings.vllm_port or _ANY_PORT, gpus_seen, seed=0)
     try:
         answer = _ask(settings, [json.dumps(command[2:])], gpus_seen, _PARSE_SEC)
@@ -92,10 +111,17 @@ def _ask(settings: Settings, arguments: list[str], gpus_seen: int, timeout_sec: 
     return {"version": version, "error": error}
 
 
-def _taken(word: str) -> Finding:
-    name = word.partition("=")[0]
-    mend = f"take it out: {_NOT_EXTRA[name.replace('_', '-')]}"
-    return Finding(Level.FATAL, "VLLM_EXTRA_ARGS", f"{name} is set by this program", mend=mend)
+def _taken(word: str) -> Finding | None:
+    """vLLM's parser takes ``_`` for ``-``, and any beginning of a long name that tells which one is meant."""
+    shown = word.partition("=")[0]
+    name = shown.replace("_", "-")
+    long = name.startswith("--") and name != "--"
+    meant = next((known for known in _NOT_EXTRA if known == name or (long and known.startswith(name))), "")
+    if not meant:
+        return None
+    return Finding(
+        Level.FATAL, "VLLM_EXTRA_ARGS", f"{shown} is set by this program", mend=f"take it out: {_NOT_EXTRA[meant]}"
+    )
 
 
 def _broken(settings: Settings, error: ValueError) -> Finding:
