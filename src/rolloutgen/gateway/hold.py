@@ -11,6 +11,9 @@ from rolloutgen.gateway.server import ServerState
 
 FIRST_WAIT_SEC: Final = 0.5
 _WAIT_MAX_SEC: Final = 20.0
+POISON_TRIES: Final = 10
+"""So many tries in a row that the server failed (5xx) while it gave others their tokens: the request is what fails."""
+_ERROR, _BUSY = 500, 503
 _ASKED_MAX_SEC: Final = 60.0
 
 
@@ -34,6 +37,8 @@ class Hold:
         self._step = 0
         self._why = ""
         self._down = False
+        self._failed_at = math.inf
+        self._alone = 0
 
     @property
     def awaits(self) -> bool:
@@ -45,6 +50,10 @@ class Hold:
         down = failure.down or not self._server.ready
         self._call.try_failed(str(failure), down=down)
         self._trouble(str(failure), down=down)
+        own = failure.status is not None and failure.status >= _ERROR and failure.status != _BUSY and not down
+        others_live = self._call.pulse.last > self._failed_at
+        self._alone = self._alone + others_live if own else 0
+        self._failed_at = self._call.pulse.clock()
 
     async def pause(self, asked_sec: float = 0.0) -> None:
         """Wait before the next try: ever longer, ``asked_sec`` at least. Raises GivenUpError."""
@@ -74,5 +83,7 @@ class Hold:
     def _check(self) -> None:
         if self._server.gone:
             raise GivenUpError(f"the model server is gone for good: {self._server.gone}", down=True)
+        if self._alone >= POISON_TRIES:
+            raise GivenUpError(f"{self._why} (again and again, while the server answers others)", down=False)
         if time.monotonic() > self._deadline:
             raise GivenUpError(f"{self._why} (held for GATEWAY_HOLD_SEC={self._hold_sec:g} s)", down=self._down)

@@ -54,6 +54,11 @@ class Call:
     def ended(self) -> bool:
         return self.state is _State.ENDED
 
+    @property
+    def pulse(self) -> Pulse:
+        """The server's signs of life."""
+        return self._ledger.pulse
+
     def queued(self) -> None:
         """It waits for a place at the server."""
         self._enter(_State.QUEUED)

@@ -2,7 +2,8 @@
 
 An allow-list of fields goes through: what is asked, and where the answer stops. Everything that shapes the sampling is
 the run's own, and every other field stays here. Forced decoding is one of them: ``tool_choice`` that names or requires
-a tool becomes ``auto``, and a tool's ``strict`` is taken off, for vLLM would sample from a grammar then.
+a tool becomes ``auto``, and a tool's ``strict`` and ``parallel_tool_calls`` of false are taken off: vLLM would sample
+from a grammar then (seen in 0.32).
 With SAMPLING_PASSTHROUGH=1 the sampling is the scaffold's; what touches the server rather than the sampling still
 stays here.
 """
@@ -154,6 +155,8 @@ def _tools(body: Mapping[str, Any], pins: Pins) -> dict[str, Any]:
         taken["tools"] = [_unforced(tool) for tool in taken["tools"]]
         if "tool_choice" in taken and taken["tool_choice"] not in ("auto", "none"):
             taken["tool_choice"] = "auto"
+        if taken.get("parallel_tool_calls") is False:
+            del taken["parallel_tool_calls"]
     return taken
 
 

@@ -22,6 +22,7 @@ from fakes.answers import (
     Reaction,
 )
 from fakes.upstream import Upstream as FakeServer
+from rolloutgen.gateway.hold import POISON_TRIES
 
 from .conftest import CONTEXT_LEN, HELLO, Gates, until
 
@@ -315,3 +316,20 @@ async def test_a_disk_that_refuses_is_no_fault_of_the_servers(gate: Gates, strea
     assert said.status == 500
     assert "transcript cannot be written" in report.failure
     assert (report.server_down, len(fake.calls) <= 1) == (True, True)
+
+
+async def test_a_request_that_fails_alone_is_not_held_for_ever(gate: Gates) -> None:
+    """The server answers everybody else: that is no outage, and half an hour of a slot would be spent on it."""
+
+    def poisoned(call: Call) -> Reaction:
+        return ENGINE_DEAD if call.body["messages"][-1]["content"] == "poison" else "fine"
+
+    async with FakeServer(poisoned) as fake, gate(fake, hold_sec=300) as g:
+        attempt, other = g.attempt(), g.attempt()
+        sick = asyncio.create_task(attempt.chat([{"role": "user", "content": "poison"}]))
+        while not sick.done():
+            assert (await other.chat()).status == 200
+        report, (call,) = attempt.report(), await attempt.calls()
+    assert (await sick).status == 503
+    assert "while the server answers others" in report.failure
+    assert (report.server_down, call.end, len(call.reply["tries"])) == (False, "failed", POISON_TRIES + 1)
