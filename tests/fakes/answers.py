@@ -42,12 +42,13 @@ class Broken:
     """A stream that breaks ``after`` so many tokens; 0: after the head (with the prompt's ids), -1: before it.
 
     ``drop`` closes the connection, ``hang`` falls silent, ``error`` is what vLLM does when its engine dies: an event
-    with an error, then [DONE]. Not for answers that are no streams: there it is a Fault.
+    with an error, then [DONE]. ``abort`` is what it does when its engine is told to end: it finishes the answer there,
+    with this reason. Of answers that are no streams that one only; for the others there is a Fault.
     """
 
     answer: Answer | str
     after: int
-    how: Literal["drop", "hang", "error"] = "drop"
+    how: Literal["drop", "hang", "error", "abort"] = "drop"
 
 
 @dataclass

@@ -85,6 +85,8 @@ class Generation:
         for number in range(len(parts)):
             await self._pace(answer, number, start)
             self._sent()
+        if self.broken is not None and self.broken.how == "abort":
+            return json_response(self.form.whole(parts[: max(0, self.broken.after)], "abort", None))
         if self.broken is not None:
             return await self.upstream.fail(self.request, BREAKS[self.broken.how])
         return json_response(self.form.whole(parts, reason, stop))
@@ -119,6 +121,9 @@ class Generation:
 
     async def _break(self, response: web.StreamResponse) -> web.StreamResponse:
         assert self.broken is not None
+        if self.broken.how == "abort":
+            await response.write(event(self.form.chunk(self.call.sent, Piece(0, "", {"content": ""}), "abort", None)))
+            return await self._end(response)
         if self.broken.how == "error":
             text = f"data: {error_body(DEAD, 500, 'InternalServerError')}\n\ndata: [DONE]\n\n"
             await response.write(text.encode())

@@ -18,6 +18,8 @@ _OK: Final = 200
 _LARGE_BYTES: Final = 16 * 2**10
 _IDS: Final = b'"prompt_token_ids":['
 """In no text: quotes are escaped there."""
+_BROKEN_OFF: Final = frozenset({"abort", "error"})
+"""Reasons to finish that are the server's: an engine that is told to end gives half answers so, with status 200."""
 
 type Json = dict[str, Any]
 
@@ -74,6 +76,8 @@ def _chunk(payload: bytes) -> Json:
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise TryFailedError(f"no chunk of a stream: {payload[:SHOWN]!r}", status=_OK)
+    for choice in choices:
+        _check_end(choice)
     return chunk
 
 
@@ -89,7 +93,14 @@ def whole(raw: bytes) -> Json:
         raise TryFailedError(f"no completion: {raw[:SHOWN]!r}", status=_OK)
     if not isinstance(choices[0].get("message"), dict) and not isinstance(choices[0].get("text"), str):
         raise TryFailedError(f"a completion without message: {raw[:SHOWN]!r}", status=_OK)
+    _check_end(choices[0])
     return answer
+
+
+def _check_end(choice: Json) -> None:
+    """The model came to its end, or to a limit: nothing else makes an answer whole."""
+    if (reason := choice.get("finish_reason")) in _BROKEN_OFF:
+        raise TryFailedError(f"the server broke the answer off (finish_reason {reason})", status=_OK)
 
 
 def json_object(raw: bytes) -> Json:

@@ -67,7 +67,7 @@ async def test_a_call_is_sent_again_until_it_is_answered(gate: Gates, fault: str
     assert report.held_sec >= call.reply["held_sec"] > 0
 
 
-@pytest.mark.parametrize("how", ["drop", "error", "hang"])
+@pytest.mark.parametrize("how", ["drop", "error", "hang", "abort"])
 @pytest.mark.parametrize("after", [-1, 0])
 async def test_a_stream_that_breaks_before_its_first_token_is_sent_again(gate: Gates, how: Any, after: int) -> None:
     """The scaffold sees one stream: nothing of the broken one has left."""
@@ -80,7 +80,19 @@ async def test_a_stream_that_breaks_before_its_first_token_is_sent_again(gate: G
     assert (call.end, call.reply["id"], len(call.reply["tries"])) == ("answered", "chatcmpl-1", 2)
 
 
-@pytest.mark.parametrize("how", ["drop", "error", "hang"])
+async def test_an_answer_that_the_server_broke_off_is_sent_again(gate: Gates) -> None:
+    """vLLM's engine, told to end, finishes what runs with 200 and the reason ``abort``: half an answer is none."""
+    async with FakeServer(first(Broken("these words are cut off", 2, "abort"))) as fake, gate(fake) as g:
+        attempt = g.attempt()
+        said = await attempt.chat()
+        report = attempt.report()
+        (call,) = await attempt.calls()
+    assert said.body["choices"][0]["message"]["content"] == "well again"
+    assert "finish_reason abort" in call.reply["tries"][0]["error"]
+    assert (call.finish_reason, report.retried, report.turns) == ("stop", True, 1)
+
+
+@pytest.mark.parametrize("how", ["drop", "error", "hang", "abort"])
 async def test_nothing_is_sent_again_once_a_token_has_left(gate: Gates, how: Any) -> None:
     """The scaffold is told, and the connection breaks: nobody takes half an answer for a whole one."""
     broken = Broken(Answer("these words are cut off", tokens_per_sec=20), 2, how)
