@@ -224,6 +224,9 @@ def _export(arguments: Arguments) -> int:
     except BrokenPipeError:
         _let_go_of_stdout()
         return Exit.FAILED
+    except OSError as error:
+        _let_go_of_stdout()
+        raise RolloutgenError(f"stdout could not be written: {error}") from error
     for line in [*corpus.notes(), f"{n_rows} rows of {corpus.n_trials} trials"]:
         print(line, file=sys.stderr)
     return Exit.INCOMPLETE if corpus.is_damaged else Exit.OK

@@ -101,3 +101,12 @@ def test_a_reader_that_goes_away_early_is_no_crash(results: Results) -> None:
         process.stdout.close()
         said = process.stderr.read()
     assert (process.returncode, said) == (1, b"")
+
+
+def test_a_full_disk_behind_stdout_is_told(results: Results) -> None:
+    results.play("a", 0, True, conversation)
+    line = [sys.executable, "-m", "rolloutgen", "export", str(results.site.config)]
+    with Path("/dev/full").open("wb") as full:
+        shown = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, env=environment(), text=True, check=False)
+    assert shown.returncode == 1
+    assert shown.stderr == "error: stdout could not be written: [Errno 28] No space left on device\n"
