@@ -116,6 +116,15 @@ def test_the_time_of_ended_attempts_is_told_by_where_it_went() -> None:
     assert counts.snapshot().spent == {"model": 40, "waits": 10, "sandbox": 120, "verifier": 20, "start": 10}
 
 
+def test_an_attempt_that_lost_its_gateway_says_nothing_of_where_its_time_went() -> None:
+    """The gateway's count of the seconds died with it: all of them would seem to be the sandbox's."""
+    counts = tally(Clock())
+    finish(counts, replace(ERROR, cause=Cause.MODEL_DOWN, times=Times("", "", 1.0, 70.0, None, 0.0, 0.0, 0.0, 0.0)))
+    assert shares_line(counts.snapshot().spent) == ""
+    finish(counts, replace(ERROR, times=Times("", "", 100.0)))
+    assert shares_line(counts.snapshot().spent).startswith("of the attempts' time: 100% starting the sandbox")
+
+
 def test_calls_that_overlap_take_no_time_from_the_sandbox_that_was_not_there() -> None:
     assert spent(Times("", "", 0.0, 5.0, 0.0, 0.0, 6.0, 0.0, 0.0))["sandbox"] == 0.0
 

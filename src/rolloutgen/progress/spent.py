@@ -1,7 +1,7 @@
 """Where the time of attempts went: in the model, waiting for it, in the sandbox, in the verifier.
 
-Of attempts that have ended, in seconds. The shares tell what a run waits for: more GPUs help against ``model`` and
-``waits``, more cores against the rest.
+Of attempts that have ended, but for those that the model server's faults ended, in seconds. The shares tell what a run
+waits for: more GPUs help against ``model`` and ``waits``, more cores against the rest.
 """
 
 from collections.abc import Mapping

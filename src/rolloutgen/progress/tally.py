@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from rolloutgen.models import SCHEMA_VERSION, Outcome
-from rolloutgen.outcomes import Result
+from rolloutgen.outcomes import ErrorKind, Result
 from rolloutgen.progress.spent import spent
 
 
@@ -105,7 +105,8 @@ class Tally:
         self._n_pass += outcome.result is Result.PASS
         self._n_fail += outcome.result is Result.FAIL
         self._n_errors += not outcome.is_verdict
-        self._spent.update(spent(outcome.times))
+        if outcome.kind is not ErrorKind.INFERENCE:  # what a gateway that died knew of its time died with it
+            self._spent.update(spent(outcome.times))
         if not retry:
             self._n_given_up += not outcome.is_verdict
             self._ends.append(self._clock())
