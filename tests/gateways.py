@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,35 +27,10 @@ from rolloutgen.gateway.record import GatewayRecord
 from rolloutgen.processes import MARK, Process
 from rolloutgen.serving.leavings import remove_leavings
 from rolloutgen.serving.record import ServerRecord
+from texts import TEXTS
 
 KEY = "test-key"
 _PROGRAM = Path(__file__).with_name("gateway") / "gateway_alone.py"
-TEXTS: Mapping[str, str] = {
-    "PROJECT_NAME": "test",
-    "EXP_NAME": "exp",
-    "SCAFFOLD": "shell",
-    "BACKEND": "local",
-    "INDEX_FILE": "/none",
-    "RESULTS_DIR": "/none",
-    "OUTPUT_INDEX": "/none",
-    "N_TRIALS": "1",
-    "N_CONCURRENT": "1",
-    "MODEL_PATH": "/models/none",
-    "TEMPERATURE": "1.0",
-    "VLLM_MAX_MODEL_LEN": "2048",
-    "VLLM_DTYPE": "auto",
-    "GPU_MEMORY_UTILIZATION": "0.9",
-    "SERVER_START_TIMEOUT_SEC": "600",
-    "GATEWAY_HOLD_SEC": "600",
-    "GATEWAY_MAX_INFLIGHT": "8",
-    "HEARTBEAT_SEC": "60",
-    "MAX_TURNS": "4",
-    "MAX_RESPONSE_LEN": "64",
-    "MODEL_CALL_TIMEOUT_SEC": "600",
-    "SANDBOX_EGRESS": "none",
-    "SANDBOX_START_TIMEOUT_SEC": "60",
-    "EXEC_OUTPUT_MAX_MB": "16",
-}
 
 
 def sane(call: Call) -> Reaction:

@@ -205,7 +205,10 @@ async def test_out_of_turns_is_graded(play: Play) -> None:
 
 
 @pytest.mark.parametrize("where", ["a call", "a command"])
-async def test_a_server_that_is_gone_for_good_ends_the_attempt_without_grading(play: Play, where: str) -> None:
+@pytest.mark.parametrize("who", ["the server", "the gateway"])
+async def test_a_server_or_gateway_that_is_gone_for_good_ends_the_attempt_without_grading(
+    play: Play, where: str, who: str
+) -> None:
     """Also an agent that asks nothing just then: its next call could not be answered."""
     reached = asyncio.Event()
 
@@ -221,40 +224,17 @@ async def test_a_server_that_is_gone_for_good_ends_the_attempt_without_grading(p
             await asyncio.Event().wait()
         return None
 
-    async def fail() -> None:
+    async def end() -> None:
         await reached.wait()
-        await play.gateway.server.update("failed", message="restarted 3 times within an hour")
+        if who == "the server":
+            await play.gateway.server.update("failed", message="restarted 3 times within an hour")
+        else:
+            await play.gateway.die()
 
-    play.backend.on_exec, play.meanwhile = sleep, fail
+    play.backend.on_exec, play.meanwhile = sleep, end
     outcome = await play.run(hang)
     assert (outcome.result, outcome.cause, outcome.charged) == (Result.ERROR, Cause.MODEL_DOWN, False)
-    assert "restarted 3 times within an hour" in outcome.message
-    assert not play.graded
-
-
-@pytest.mark.parametrize("where", ["a call", "a command"])
-async def test_a_gateway_that_dies_ends_the_attempt_without_grading(play: Play, where: str) -> None:
-    reached = asyncio.Event()
-
-    async def hang(call: Call) -> Answer:
-        if where == "a call":
-            reached.set()
-            await asyncio.Event().wait()
-        return Answer("sleep 1000")
-
-    async def sleep(sandbox: NullSandbox, command: str) -> ExecResult | None:
-        if command == "sleep 1000":
-            reached.set()
-            await asyncio.Event().wait()
-        return None
-
-    async def die() -> None:
-        await reached.wait()
-        await play.gateway.die()
-
-    play.backend.on_exec, play.meanwhile = sleep, die
-    outcome = await play.run(hang)
-    assert (outcome.result, outcome.cause, outcome.charged) == (Result.ERROR, Cause.MODEL_DOWN, False)
+    assert ("restarted 3 times within an hour" in outcome.message) == (who == "the server")
     assert not play.graded
 
 

@@ -1,6 +1,5 @@
 """A13: what of a scaffold's request reaches vLLM."""
 
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -8,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways import TEXTS
-from rolloutgen.config.reading import read_settings
 from rolloutgen.gateway.bodies import check_chat, check_completion
 from rolloutgen.gateway.errors import BadRequestError
 from rolloutgen.gateway.pins import Pins, Shown, pin_chat, pin_completion
-from rolloutgen.knobs import Value
+from texts import make_settings
 
 SAMPLING = {
     "temperature": 0.7,
@@ -211,9 +208,7 @@ def test_one_prompt_alone() -> None:
 def test_they_come_from_the_settings() -> None:
     texts = {"TEMPERATURE": "0.6", "TOP_P": "0.9", "TOP_K": "20", "MIN_P": "0.05", "REASONING_EFFORT": "low"}
     more = {"CHAT_TEMPLATE_KWARGS": '{"enable_thinking": false}', "RECORD_LOGPROBS": "1", "RECORD_TOKEN_IDS": "0"}
-    raw = {name: Value(text, "test") for name, text in {**TEXTS, **texts, **more}.items()}
-    draft = read_settings(raw, Path("/"))
-    pins = Pins.of(draft.settings)
+    pins = Pins.of(make_settings(**texts, **more))
     assert pins == Pins(
         model="policy",
         max_tokens=64,

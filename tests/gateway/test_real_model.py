@@ -13,12 +13,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateways import KEY, TEXTS, Launch, ask, until
+from gateways import KEY, Launch, ask, until
 from real_jobs import MODEL, VLLM, need_real_parts
 from rolloutgen.gateway.client import Gateway, status
 from rolloutgen.gateway.record import FILE
 from rolloutgen.processes import MARK
 from rolloutgen.serving.record import ServerRecord
+from texts import TEXTS
 
 pytestmark = pytest.mark.slow
 _SERVE = Path(__file__).parents[1] / "serving" / "serve_alone.py"

@@ -8,8 +8,7 @@ import pytest
 from rolloutgen.serving import command_line, data_parallel, vllm_bin
 from rolloutgen.serving.command import environment
 from rolloutgen.serving.hardware import visible
-
-from .conftest import make_settings
+from texts import make_settings
 
 
 def value(command: list[str], name: str) -> str:

@@ -7,8 +7,7 @@ import pytest
 
 from rolloutgen.errors import FindingsError, Level
 from rolloutgen.serving import check_command_line, vllm_python, vllm_version
-
-from .conftest import make_settings
+from texts import make_settings
 
 
 @pytest.mark.slow

@@ -14,15 +14,13 @@ from typing import Any
 
 import pytest
 
-from gateways import TEXTS
 from real_jobs import MODEL, VLLM, need_real_parts
-from rolloutgen.config.reading import read_settings
 from rolloutgen.gateway.server import ServerState
 from rolloutgen.gateway.upstream import Upstream
-from rolloutgen.knobs import Value
 from rolloutgen.serving.command import command_line, environment
 from rolloutgen.serving.ports import free_port
 from rolloutgen.transcript.reader import Call
+from texts import make_settings
 
 from .conftest import CONTEXT_LEN, SAMPLING, Attempt, Gate, Gates, until
 
@@ -55,7 +53,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "VLLM_EXTRA_ARGS": f"--chat-template {TEMPLATE} --enable-scale-out",
         "VLLM_ENV": "VLLM_CPU_KVCACHE_SPACE=1",
     }
-    settings = read_settings({name: Value(text, "test") for name, text in (TEXTS | texts).items()}, Path("/")).settings
+    settings = make_settings(**texts)
     server, log = Server(f"http://127.0.0.1:{free_port()}", "test-key"), tmp_path_factory.mktemp("vllm") / "log"
     command = command_line(settings, int(server.root.rpartition(":")[2]), 0)
     apart = environment(settings, 0, key=server.key)
