@@ -130,7 +130,7 @@ async def test_without_any_mark_the_record_proves_it(ready: Serving) -> None:
     record = ready.record("ready")
     assert record.vllm is not None
     os.kill(ready.process.pid, signal.SIGSTOP)
-    tracker = min(set(record.members) - {record.vllm}, key=lambda process: process.start_time)
+    tracker = min(set(record.members) - {record.vllm}, key=lambda process: (process.start_time, process.pid))
     for process in (record.vllm, tracker):
         process.signal(signal.SIGKILL)
     ready.process.kill()
