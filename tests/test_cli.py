@@ -33,7 +33,8 @@ def rolloutgen(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_help_names_every_command_and_exit_code() -> None:
     shown = rolloutgen("--help")
     assert shown.returncode == 0
-    for name in ("check", "status", "cleanup", "parameters", "resolve", "prepare", "serve", "run", "143", "infer.sh"):
+    for_people, for_the_launcher = ("check", "status", "export", "cleanup"), ("prepare", "serve", "gateway", "run")
+    for name in (*for_people, *for_the_launcher, "parameters", "resolve", "143", "infer.sh"):
         assert name in shown.stdout
 
 
