@@ -144,9 +144,13 @@ def words(raw: str) -> tuple[str, ...]:
 
 
 def json_object(raw: str) -> Mapping[str, Any]:
-    """A JSON object."""
+    """A JSON object, without the NaN and Infinity that Python takes and JSON has not."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not JSON")
+
     try:
-        value = json.loads(raw)
+        value = json.loads(raw, parse_constant=refuse)
     except ValueError as error:
         raise ValueError(f"must be a JSON object ({error})") from None
     if not isinstance(value, dict):

@@ -52,6 +52,7 @@ def test_arguments_that_would_hide_the_server_from_us_are_refused(words: str, in
     [
         ("--seed 1", "says the same things again"),
         ("--generation-config auto", "TEMPERATURE"),
+        ("--override-generation-config.max_new_tokens=5", "MAX_RESPONSE_LEN"),
         ("--logprobs-mode raw_logprobs", "RECORD_LOGPROBS"),
         ("--disable-log-stats", "stuck"),
         ("--max-model-len=64", "VLLM_MAX_MODEL_LEN"),

@@ -15,6 +15,7 @@ _VERSION_SEC: Final = 60.0
 _PARSE_SEC: Final = 300.0
 _ANY_PORT: Final = 8000
 _FOR_US: Final = "the server is for this run alone, on 127.0.0.1"
+_SAMPLING: Final = "the sampling is that of TEMPERATURE, TOP_P, TOP_K, MIN_P and MAX_RESPONSE_LEN"
 _NOT_EXTRA: Final = {
     "--port": "name it in VLLM_PORT",
     "--served-model-name": "name it in SERVED_MODEL_NAME",
@@ -37,7 +38,8 @@ _NOT_EXTRA: Final = {
     "--tool-call-parser": "name it in TOOL_CALL_PARSER",
     "--enable-auto-tool-choice": "TOOL_CALL_PARSER brings it",
     "--seed": "each start has a fresh one; with one of yours, a server that is restarted says the same things again",
-    "--generation-config": "the sampling is TEMPERATURE, TOP_P, TOP_K, MIN_P and MAX_RESPONSE_LEN, not the model's own",
+    "--generation-config": _SAMPLING,
+    "--override-generation-config": _SAMPLING,
     "--logprobs-mode": "RECORD_LOGPROBS=1 records those of the distribution that was sampled",
     "--disable-log-stats": "the server's counters tell whether it is stuck",
 }
@@ -112,8 +114,8 @@ def _ask(settings: Settings, arguments: list[str], gpus_seen: int, timeout_sec: 
 
 
 def _taken(word: str) -> Finding | None:
-    """vLLM's parser takes ``_`` for ``-``, and any beginning of a long name that tells which one is meant."""
-    shown = word.partition("=")[0]
+    """vLLM's parser takes ``_`` for ``-``, any beginning of a long name that tells which one is meant, and NAME.FIELD."""
+    shown = word.partition("=")[0].partition(".")[0]
     name = shown.replace("_", "-")
     long = name.startswith("--") and name != "--"
     meant = next((known for known in _NOT_EXTRA if known == name or (long and known.startswith(name))), "")
