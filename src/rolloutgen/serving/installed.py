@@ -114,7 +114,7 @@ def _ask(settings: Settings, arguments: list[str], gpus_seen: int, timeout_sec: 
 
 
 def _taken(word: str) -> Finding | None:
-    """vLLM's parser takes ``_`` for ``-``, any beginning of a long name that tells which one is meant, and NAME.FIELD."""
+    """vLLM's parser takes ``_`` for ``-``, any beginning of a long name that tells which is meant, and NAME.FIELD."""
     shown = word.partition("=")[0].partition(".")[0]
     name = shown.replace("_", "-")
     long = name.startswith("--") and name != "--"
