@@ -11,11 +11,17 @@ from rolloutgen.gateway.errors import BadRequestError
 
 MAX_BYTES: Final = 64 * 2**20
 """Of one request."""
+MAX_VALUES: Final = 2**21
+"""And so many commas and opening brackets: each value takes time and some hundred bytes of memory, for which all other
+calls would wait. A text with so many commas fits no model's context."""
+_TOO_LARGE: Final = 413
 _LINKS: Final = ("url", "image_url", "audio_url", "video_url", "file_url", "input_audio", "file", "image", "video")
 
 
 def parse(raw: bytes) -> dict[str, Any]:
     """The JSON object in ``raw``. Raises BadRequestError."""
+    if len(raw) > MAX_VALUES and len(raw) - len(raw.translate(None, b",{[")) > MAX_VALUES:
+        raise BadRequestError(f"the request holds more than {MAX_VALUES} values", _TOO_LARGE)
     try:
         body = jsons.loads(raw)
     except ValueError as error:

@@ -3,13 +3,15 @@
 Surrogates that stand alone become U+FFFD on the way in: no tokenizer takes them, and no UTF-8 file.
 """
 
-import json
 import re
 from typing import Any, Final
 
 import orjson
 
-_LONE: Final = re.compile("[\ud800-\udfff]")
+_HEX: Final = rb"[0-9a-fA-F]"
+_SURROGATES: Final = re.compile(rb"\\u[dD](?:[89abAB]%b{2}(\\u[dD][c-fC-F]%b{2})?|[c-fC-F]%b{2})" % (_HEX, _HEX, _HEX))
+"""A pair, or a half that stands alone."""
+_BACKSLASH, _MASKED = b"\\\\", b"\0\0"
 _LEVELS: Final = 16
 """What is sent may be put so much deeper into other objects, by the transcript for one."""
 
@@ -19,12 +21,18 @@ def loads(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        if b"\\u" not in raw:
+        if b"\\u" not in raw or b"\0" in raw:
             raise
-    try:
-        return _clean(json.loads(raw, parse_int=orjson.loads, parse_float=orjson.loads, parse_constant=_refuse))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    return orjson.loads(_mended(raw))
+
+
+def _mended(raw: bytes) -> bytes:
+    """Without halves of pairs. Backslashes that are escaped themselves are none, and NUL stands in no JSON."""
+    return _SURROGATES.sub(_whole, raw.replace(_BACKSLASH, _MASKED)).replace(_MASKED, _BACKSLASH)
+
+
+def _whole(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[1] else b"\\ufffd"
 
 
 def dumps(value: Any) -> bytes:
@@ -36,17 +44,3 @@ def dumps(value: Any) -> bytes:
         return orjson.dumps(wrapped)[_LEVELS:-_LEVELS]
     except orjson.JSONEncodeError as error:
         raise ValueError(str(error)) from error
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return _LONE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {_LONE.sub("\ufffd", name): _clean(item) for name, item in value.items()}
-    return value
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")

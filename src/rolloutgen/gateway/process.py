@@ -112,8 +112,8 @@ class _Gateway:
         control = Control(self._attempts, self._server, self._policy.served_model_name, self._status)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(path.unlink, missing_ok=True)
-            for app, listener in ((self._app(upstream), door), (control.app(), inside)):
-                runner = make_runner(app)
+            for app, listener, trusted in ((self._app(upstream), door, False), (control.app(), inside, True)):
+                runner = make_runner(app, trusted=trusted)
                 stack.push_async_callback(runner.cleanup)
                 await runner.setup()
                 await web.SockSite(runner, listener, backlog=BACKLOG).start()

@@ -4,13 +4,15 @@ POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/messages/count_tok
 GET /v1/models. Keys come as ``Authorization: Bearer`` or as ``x-api-key``.
 """
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.log import server_logger
 
 from rolloutgen.gateway import anthropic, bodies, jsons
 from rolloutgen.gateway.attempts import Attempts, AttemptState, KeyDeadError
@@ -22,10 +24,14 @@ from rolloutgen.gateway.surfaces import Messages, OpenAi, Surface
 from rolloutgen.gateway.tokenize import count_tokens, tokenize
 
 log: Final = logging.getLogger(__name__)
+nobody: Final = logging.getLogger(f"{__name__}.outside")
+"""Gets what aiohttp says of bytes that are no HTTP: keys may stand in them, and they come whenever a sandbox likes."""
+nobody.disabled = True
 IN_FLIGHT_MAX: Final = 64
 """Requests of one attempt at one time."""
 BYTES_MAX: Final = 4 * bodies.MAX_BYTES
 """And their bodies together; one that does not tell its length counts as the largest."""
+_LARGE_BYTES: Final = 2**20
 _READ_BYTES: Final = 2**20
 _JSON: Final = "application/json"
 _DOWN: Final = 503
@@ -42,10 +48,15 @@ def make_app(shared: Shared, attempts: Attempts, *, max_model_len: int) -> web.A
     return _Routes(shared, attempts, max_model_len).app()
 
 
-def make_runner(app: web.Application) -> web.AppRunner:
-    """Its handlers are cancelled when their client leaves: the rest counts on that."""
+def make_runner(app: web.Application, *, trusted: bool = False) -> web.AppRunner:
+    """Its handlers are cancelled when their client leaves: the rest counts on that. ``trusted``: clients are ours."""
     return web.AppRunner(
-        app, handler_cancellation=True, access_log=None, shutdown_timeout=5.0, read_bufsize=_READ_BYTES
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        logger=server_logger if trusted else nobody,
+        shutdown_timeout=5.0,
+        read_bufsize=_READ_BYTES,
     )
 
 
@@ -63,6 +74,7 @@ class _Routes:
         self._attempts = attempts
         self._in_flight: Counter[AttemptState] = Counter()
         self._bytes: Counter[AttemptState] = Counter()
+        self._large = asyncio.Lock()
         model = {"id": shared.pins.model, "object": "model", "created": 0, "owned_by": "rolloutgen"}
         self._listed = {"object": "list", "data": [model | {"max_model_len": max_model_len}]}
 
@@ -114,13 +126,30 @@ class _Routes:
                 del self._in_flight[state], self._bytes[state]
 
     async def _chat(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
-        return await self._exchange(request, state, await _read(request), self._pin_chat).run()
+        return await (await self._begin(request, state, self._pin_chat)).run()
 
     async def _completions(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
-        return await self._exchange(request, state, await _read(request), self._pin_completion).run()
+        return await (await self._begin(request, state, self._pin_completion)).run()
 
     async def _messages(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
-        return await self._exchange(request, state, await _read(request), self._pin_messages).run()
+        return await (await self._begin(request, state, self._pin_messages)).run()
+
+    async def _begin(
+        self, request: web.Request, state: AttemptState, pin: Callable[[Json], tuple[Surface, Pinned]]
+    ) -> Exchange:
+        raw = await _read(request)
+        async with self._turn(len(raw)):
+            return self._exchange(request, state, raw, pin)
+
+    @asynccontextmanager
+    async def _turn(self, n_bytes: int) -> AsyncIterator[None]:
+        """To take a large body apart. All else waits meanwhile: so one at a time, and all others' turn between."""
+        if n_bytes <= _LARGE_BYTES:
+            yield
+            return
+        async with self._large:
+            await asyncio.sleep(0)
+            yield
 
     def _pin_chat(self, body: Json) -> tuple[Surface, Pinned]:
         bodies.check_chat(body)
@@ -140,7 +169,7 @@ class _Routes:
     ) -> Exchange:
         """One call of the model that begins. Of an attempt with tools, one without is none of the agent's own turns.
 
-        Not a coroutine, so that the many forms of a large body are gone while the model takes its time.
+        The many forms of a large body must be gone while the model takes its time.
         """
         surface, pinned = pin(bodies.parse(raw))
         data, tools = bodies.encoded(pinned.sent, pinned.asked), "tools" in pinned.sent
@@ -152,13 +181,18 @@ class _Routes:
         return Exchange(self._shared, request, state, call, surface, pinned, data)
 
     async def _count_tokens(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
-        shared, body = self._shared, bodies.parse(await _read(request))
+        shared, body = self._shared, await self._parsed(request)
         counted = await count_tokens(body, shared.pins, shared.upstream, system_first=shared.system_first)
         return _answer(200, jsons.dumps(counted))
 
     async def _tokenize(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
-        body = bodies.parse(await _read(request))
+        body = await self._parsed(request)
         return _answer(200, jsons.dumps(await tokenize(body, self._shared.pins, self._shared.upstream)))
+
+    async def _parsed(self, request: web.Request) -> Json:
+        raw = await _read(request)
+        async with self._turn(len(raw)):
+            return bodies.parse(raw)
 
     async def _models(self, _: web.Request, __: AttemptState) -> web.StreamResponse:
         return _answer(200, jsons.dumps(self._listed))
