@@ -32,6 +32,7 @@ from rolloutgen.gateway.client import Gateway, Lease
 from rolloutgen.gateway.record import GatewayRecord
 from rolloutgen.processes import Process
 from rolloutgen.serving import MODEL_KEY
+from rolloutgen.serving.leavings import remove_leavings
 from rolloutgen.serving.record import ServerRecord
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -146,6 +147,7 @@ def gateway(folder: Path, base_url: str, serve: Process) -> Iterator[tuple[int, 
         finally:
             process.terminate()
             process.wait()
+            remove_leavings(launch.name, [])
 
 
 @contextlib.asynccontextmanager
