@@ -1,9 +1,13 @@
 """Where the gateway listens: a TCP port for scaffolds, a Unix socket for the driver."""
 
+import asyncio
 import errno
+import resource
 import socket
 from pathlib import Path
 from typing import Final
+
+from aiohttp import web
 
 from rolloutgen.gateway.record import GatewayFailedError
 from rolloutgen.serving.command import HOST
@@ -11,7 +15,10 @@ from rolloutgen.serving.leavings import make_temporary_folder, temporary_folder
 from rolloutgen.serving.ports import owner
 from rolloutgen.settings import Settings
 
-BACKLOG: Final = 1024
+_BACKLOG: Final = 1024
+_SHARE: Final = 0.5
+"""Of the files that this process may have open: connections from outside get no more, and the rest is for transcripts,
+the model server and the driver."""
 _SOCKET: Final = "gateway.sock"
 _MODE: Final = 0o600
 
@@ -21,7 +28,7 @@ def bind_outside(settings: Settings) -> socket.socket:
     host, port = settings.gateway_host or HOST, settings.gateway_port or 0
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             who = owner(port) or "a process that cannot be seen from here"
@@ -57,3 +64,23 @@ def bind_file(path: Path) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+async def listen(runner: web.AppRunner, door: socket.socket, *, trusted: bool) -> asyncio.Server:
+    """Serve at ``door``; ``runner`` is set up, and its cleanup ends the connections."""
+    server = runner.server
+    assert server is not None
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] * (1.0 if trusted else _SHARE)
+
+    def protocol() -> asyncio.Protocol:
+        return server() if len(server.connections) < most else _Refused()
+
+    return await asyncio.get_running_loop().create_server(protocol, sock=door, backlog=_BACKLOG)
+
+
+class _Refused(asyncio.Protocol):
+    """A connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from rolloutgen.gateway.attempts import Attempts
 from rolloutgen.gateway.control import Control
-from rolloutgen.gateway.doors import BACKLOG, base_url, bind_inside, bind_outside
+from rolloutgen.gateway.doors import base_url, bind_inside, bind_outside, listen
 from rolloutgen.gateway.exchange import Shared
 from rolloutgen.gateway.fair import Places
 from rolloutgen.gateway.pins import Pins
@@ -116,7 +116,7 @@ class _Gateway:
                 runner = make_runner(app, trusted=trusted)
                 stack.push_async_callback(runner.cleanup)
                 await runner.setup()
-                await web.SockSite(runner, listener, backlog=BACKLOG).start()
+                stack.callback((await listen(runner, listener, trusted=trusted)).close)
             stack.push_async_callback(self._attempts.close_all, {"reason": "the gateway ended"})
             yield path
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from rolloutgen.gateway.server import ServerState
-from rolloutgen.processes import Process
+from rolloutgen.processes import Process, gone
 from rolloutgen.serving.record import FILE, ServerRecord
 
 _POLL_SEC: Final = 0.25
@@ -23,13 +23,23 @@ class Follower:
 
     async def follow(self) -> None:
         """Until the server has failed for good, or its parent is dead (which then cannot say so any more)."""
-        while not self._server.gone:
-            await self._look()
-            if self.record is not None and not self.record.serve.alive():
+        parent: asyncio.Task[None] | None = None
+        try:
+            while not self._server.gone:
                 await self._look()
-                if not self._server.gone:
-                    await self._server.update("failed", message="the process that keeps the model server is gone")
-            await asyncio.sleep(_POLL_SEC)
+                if parent is None and self.record is not None:
+                    parent = asyncio.create_task(gone(self.record.serve))
+                if parent is not None and parent.done():
+                    await self._orphaned()
+                await asyncio.sleep(_POLL_SEC)
+        finally:
+            if parent is not None:
+                parent.cancel()
+
+    async def _orphaned(self) -> None:
+        await self._look()
+        if not self._server.gone:
+            await self._server.update("failed", message="the process that keeps the model server is gone")
 
     async def doubt(self, vllm: Process) -> None:
         """``vllm`` is stuck, and its parent was told: calls wait until another one serves."""
