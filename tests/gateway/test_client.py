@@ -49,6 +49,30 @@ async def test_a_key_lives_from_lease_to_close(
     assert key not in (tmp_path / "one.jsonl").read_text() + launch.log.read_text()
 
 
+async def test_the_keys_of_a_driver_that_is_gone_die(
+    launch: Launch, gateway: Gateway, session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    """Also of one that took the gateway for dead while it stood still. Keys of the next driver's attempts live on."""
+    async with Upstream(lambda call: HANG if "hang" in str(call.body) else sane(call)) as upstream:
+        launch.server(upstream)
+        await launch.start()
+        old = await lease(gateway, tmp_path / "old.jsonl")
+        hanging = asyncio.create_task(ask(old, session, "hang"))
+        await until(lambda: upstream.running == 1, "the call is at the server")
+        following = Gateway(launch.folder)
+        await following.open()
+        new = await lease(following, tmp_path / "new.jsonl")
+        await gateway.close()
+        await until(lambda: upstream.running == 0, "the call is taken back")
+        await asyncio.gather(hanging, return_exceptions=True)
+        assert (await ask(old, session))[0] == 401
+        assert (await ask(new, session))[0] == 200
+        assert (await new.close({})).turns == 1
+        await until(lambda: _lines(tmp_path / "old.jsonl")[-1]["type"] == "end", "the transcript is closed")
+        await following.close()
+    assert _lines(tmp_path / "old.jsonl")[-2]["end"] == "aborted"
+
+
 async def test_parallel_attempts_are_told_apart(
     launch: Launch, gateway: Gateway, session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:

@@ -26,8 +26,8 @@ from rolloutgen.outcomes import Cause
 LEASE_SEC: Final = 90.0
 """A new gateway is waited for so long: the launcher starts one once a minute at most."""
 _POLL_SEC: Final = 0.2
-_SILENCE_SEC: Final = 30.0
-"""A gateway that says nothing to its watcher for so long is gone, whatever its process does."""
+_SILENCE_SEC: Final = 120.0
+"""A gateway that says nothing to its watcher for so long is gone, whatever its process does. It may wait for a disk."""
 _ANSWER_SEC: Final = 300.0
 """An answer may wait for a disk: a transcript is closed with an fsync."""
 _STATUS_SEC: Final = 2.0
@@ -131,7 +131,7 @@ class Gateway:
         self._follower = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
-        """Idempotent. Leases that are not closed are lost to the driver, not to the gateway."""
+        """Idempotent. The gateway ends those attempts whose leases are not closed."""
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)

@@ -6,7 +6,7 @@
     GET  /watch                lines of JSON without end: {server, message} at first and with every change, {} between
     GET  /status               -> GatewayStatus
 
-Who listens to /watch knows of the gateway's death by its end.
+Who listens to /watch knows of the gateway's death by its end; and the gateway of the driver's: its attempts end then.
 """
 
 import asyncio
@@ -37,6 +37,9 @@ class Control:
         self._model_name = model_name
         self._status = status
         self._watchers: set[asyncio.Task[object]] = set()
+        self._n_watches = 0
+        self._leases: dict[str, int] = {}
+        self._ends: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=_BODY_MAX_BYTES)
@@ -61,14 +64,16 @@ class Control:
             uses_tools=bool(body["uses_tools"]),
             max_turns=None if body["max_turns"] is None else int(body["max_turns"]),
         )
+        self._leases[attempt_id] = self._n_watches
         return web.json_response({"id": attempt_id, "key": key, "model_name": self._model_name})
 
     async def _report(self, request: web.Request) -> web.Response:
         return _answer(self._attempts.report(request.match_info["id"]))
 
     async def _close(self, request: web.Request) -> web.Response:
-        ending = dict((await request.json())["ending"])
-        return _answer(await self._attempts.close(request.match_info["id"], ending))
+        ending, attempt_id = dict((await request.json())["ending"]), request.match_info["id"]
+        self._leases.pop(attempt_id, None)
+        return _answer(await self._attempts.close(attempt_id, ending))
 
     async def _say_status(self, _: web.Request) -> web.Response:
         return web.json_response(self._status().to_json())
@@ -79,10 +84,23 @@ class Control:
         task = asyncio.current_task()
         assert task is not None
         self._watchers.add(task)
+        self._n_watches += 1
+        number = self._n_watches
         try:
             await self._tell(response)
         finally:
             self._watchers.discard(task)
+            end = asyncio.create_task(self._end_leases(number))
+            self._ends.add(end)
+            end.add_done_callback(self._ends.discard)
+
+    async def _end_leases(self, number: int) -> None:
+        """The driver that listened is gone, or takes this gateway for gone: nobody else will end its attempts."""
+        orphans = [attempt_id for attempt_id, watch in self._leases.items() if watch <= number]
+        for attempt_id in orphans:
+            del self._leases[attempt_id]
+        ends = [self._attempts.close(attempt_id, {"reason": "the driver is gone"}) for attempt_id in orphans]
+        await asyncio.gather(*ends, return_exceptions=True)
 
     async def _tell(self, response: web.StreamResponse) -> NoReturn:
         told = ""
