@@ -171,6 +171,8 @@ class _Routes:
 
         The many forms of a large body must be gone while the model takes its time.
         """
+        if state.recorder.is_full:
+            raise _RefusedError(413, "this attempt has said more than any transcript holds")
         surface, pinned = pin(bodies.parse(raw))
         data, tools = bodies.encoded(pinned.sent, pinned.asked), "tools" in pinned.sent
         side, allowed = state.uses_tools and not tools, state.turns_left()

@@ -34,6 +34,11 @@ class Lines:
     def is_open(self) -> bool:
         return self._file is not None
 
+    @property
+    def n_bytes(self) -> int:
+        """Of all lines so far."""
+        return self._size
+
     def write(self, line: Mapping[str, object]) -> None:
         """Append one line, whole or not at all. Raises OSError, and ValueError after ``close``."""
         if self._file is None:

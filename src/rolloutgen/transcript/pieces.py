@@ -29,6 +29,9 @@ class Known:
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
 
+    def __len__(self) -> int:
+        return len(self._numbers)
+
     def note(self, thing: object) -> tuple[int, Encoded | None]:
         """Its number; and its JSON where it is new, which then must be written."""
         data = encode_plainly(thing)

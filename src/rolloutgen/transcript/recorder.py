@@ -17,6 +17,9 @@ from rolloutgen.transcript.token_ids import TokenIds
 Surface = Literal["chat", "completions", "messages"]
 End = Literal["answered", "aborted", "refused", "failed"]
 
+BYTES_MAX: Final = 4 * 2**30
+MESSAGES_MAX: Final = 1_000_000
+"""Beyond either a transcript is full: different messages are remembered, at 200 bytes each."""
 _PLAIN: Final = (
     *("end", "status", "finish_reason", "usage", "id", "error"),
     *("queued_sec", "held_sec", "served_sec", "first_token_sec", "server_seed"),
@@ -89,6 +92,11 @@ class Recorder:
         self._broken: OSError | None = None
         recorded = {"schema_version": SCHEMA_VERSION, "token_ids": token_ids, "logprobs": logprobs}
         self._write("start", {**recorded, **start})
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no honest agent says so much: what more would come is to be refused, and would be written otherwise."""
+        return self._lines.n_bytes > BYTES_MAX or len(self._messages) > MESSAGES_MAX
 
     def request(self, request: Request) -> int:
         """Write down a call that is sent now; returns its number (0, 1, ...)."""

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from fakes.answers import Fault
 from fakes.upstream import Upstream as FakeServer
 from rolloutgen.gateway.bodies import MAX_BYTES
 from rolloutgen.gateway.web import IN_FLIGHT_MAX
+from rolloutgen.transcript.recorder import MESSAGES_MAX
 
 from .conftest import CONTEXT_LEN, HELLO, Gates, until
 
@@ -174,3 +176,15 @@ async def test_bodies_together_have_a_largest_size(gate: Gates) -> None:
             await writer.wait_closed()
         while (await attempt.chat()).status == 429:
             pass
+
+
+async def test_one_attempt_cannot_fill_memory_and_disk(gate: Gates) -> None:
+    """Each message that is new is remembered and written down, also of a call that the model server refuses."""
+    many = b",".join(b'{"a":%d}' % number for number in range(MESSAGES_MAX + 1))
+    async with FakeServer(lambda _: Fault(status=400)) as fake, gate(fake) as g:
+        attempt, other = g.attempt(), g.attempt()
+        assert (await attempt.ask(io.BytesIO(b'{"messages": [%b]}' % many))).status == 400
+        assert (await attempt.chat()).status == 413
+        assert (await other.chat()).status == 400
+        report = attempt.report()
+    assert (report.calls, report.failure) == (1, "")
