@@ -95,7 +95,7 @@ class Recorder:
 
     @property
     def is_full(self) -> bool:
-        """Whether no honest agent says so much: what more would come is to be refused, and would be written otherwise."""
+        """Whether no honest agent says so much. What comes then is to be refused: it would be written all the same."""
         return self._lines.n_bytes > BYTES_MAX or len(self._messages) > MESSAGES_MAX
 
     def request(self, request: Request) -> int:
