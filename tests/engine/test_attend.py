@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rolloutgen.engine.attend import TimeUpError, attend
+from rolloutgen.engine.attend import WAITS_MAX_SEC, TimeUpError, attend
 from rolloutgen.errors import InferenceError
 from rolloutgen.gateway.report import Report
 from rolloutgen.outcomes import Cause
@@ -69,7 +69,7 @@ def test_c1_the_limit_ends_the_agent() -> None:
     with pytest.raises(TimeUpError, match=r"timed out after 10\.0 seconds") as caught:
         model.run(1e6, 10.0)
     assert model.at == pytest.approx(10.0, abs=0.1)
-    assert caught.value.report.suspect_sec == 3.0
+    assert caught.value.lost_sec == 3.0
 
 
 @pytest.mark.parametrize("waited", [0.5, 25.0, 3600.0])
@@ -90,6 +90,15 @@ def test_a_wait_that_goes_on_at_the_deadline_is_watched_without_haste(begin: flo
         model.run(1e6, 10.0)
     assert model.at == pytest.approx(3610.0, abs=0.3)
     assert model.looks <= 3600 / 0.2 + 2
+
+
+def test_no_agent_waits_for_ever() -> None:
+    """One may ask what the server fails at, again and again: what it lost counts as an outage, and is tried again."""
+    model = Model(lambda now: now)
+    with pytest.raises(TimeUpError) as caught:
+        model.run(1e6, 10.0)
+    assert model.at == pytest.approx(WAITS_MAX_SEC + 10, abs=0.5)
+    assert caught.value.lost_sec == pytest.approx(10.0, abs=0.5)
 
 
 def test_an_agent_without_its_model_is_ended_at_once() -> None:

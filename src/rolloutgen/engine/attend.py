@@ -1,6 +1,7 @@
 """The agent's time: it runs until it ends, until its limit is reached, or until its model is gone for good.
 
-The limit is of time that the agent had: waits for a model server that was down, and for a place at it, do not count.
+The limit is of time that the agent had: waits for a model server that was down, and for a place at it, do not count, up
+to an end that keeps every attempt finite: an agent may itself ask what the server fails at, again and again.
 """
 
 import asyncio
@@ -14,6 +15,9 @@ from rolloutgen.shielding import uninterrupted
 _LOOK_SEC: Final = 0.2
 """While the agent waits for the model its deadline moves with the clock: it is looked at again no sooner than this."""
 
+WAITS_MAX_SEC: Final = 12 * 3600.0
+"""All waits of an attempt that its limit is moved by; more is as if the server had been away."""
+
 
 class Model(Protocol):
     """What is known of the agent's model (a ``Lease``)."""
@@ -26,10 +30,11 @@ class Model(Protocol):
 
 
 class TimeUpError(TimeoutError):
-    """The limit is reached; ``report`` is of that moment, with the agent still running."""
+    """The limit is reached. ``lost_sec`` of it went to a server that did not answer."""
 
     def __init__(self, limit_sec: float, report: Report) -> None:
-        self.report = report
+        """``report`` is of that moment, with the agent still running."""
+        self.lost_sec = report.suspect_sec + max(0.0, report.waited_sec - WAITS_MAX_SEC)
         super().__init__(f"Agent execution timed out after {limit_sec} seconds")
 
 
@@ -69,7 +74,7 @@ async def _until_an_end(
     while not (await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED))[0]:
         assert limit_sec is not None
         report = await model.report()
-        left = began + limit_sec + report.waited_sec - now()
+        left = began + limit_sec + min(report.waited_sec, WAITS_MAX_SEC) - now()
         if left <= 0 and not work.done():
             raise TimeUpError(limit_sec, report)
         left = max(left, _LOOK_SEC)

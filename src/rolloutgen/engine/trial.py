@@ -179,7 +179,7 @@ class AttemptTrial(SingleStepTrial):
             try:
                 await attend(agent, lease, timeout_sec, self._record.fail)
             except TimeUpError as up:
-                self._record.suspect_sec = up.report.suspect_sec
+                self._record.suspect_sec = up.lost_sec
                 raise AgentTimeoutError(str(up)) from up
 
     async def _before_grading(self) -> None:
