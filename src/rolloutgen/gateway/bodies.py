@@ -15,6 +15,9 @@ MAX_VALUES: Final = 2**21
 """And so many commas and opening brackets: each value takes time and some hundred bytes of memory, for which all other
 calls would wait. A text with so many commas fits no model's context."""
 _TOO_LARGE: Final = 413
+STOPS_MAX: Final = 64
+_STOP_CHARS: Final = 4096
+"""Of one stop sequence. The server looks for each of them at every token of the answer."""
 _LINKS: Final = ("url", "image_url", "audio_url", "video_url", "file_url", "input_audio", "file", "image", "video")
 
 
@@ -42,7 +45,7 @@ def encoded(sent: Mapping[str, Any], asked: Mapping[str, Any]) -> bytes:
 
 def check_chat(body: Mapping[str, Any]) -> None:
     """Raises BadRequestError."""
-    _check_stream(body)
+    _check_ends(body)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequestError("messages must be a list of messages, and not empty")
@@ -58,7 +61,7 @@ def check_chat(body: Mapping[str, Any]) -> None:
 
 def check_completion(body: Mapping[str, Any]) -> None:
     """One prompt, as text or token ids, in a list of its own or not. Raises BadRequestError."""
-    _check_stream(body)
+    _check_ends(body)
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
@@ -67,9 +70,15 @@ def check_completion(body: Mapping[str, Any]) -> None:
         raise BadRequestError("prompt must be one text, or one list of token ids")
 
 
-def _check_stream(body: Mapping[str, Any]) -> None:
+def _check_ends(body: Mapping[str, Any]) -> None:
+    """How the answer comes, and where it stops."""
     if not isinstance(body.get("stream"), bool | None):
         raise BadRequestError("stream must be true or false")
+    for name in ("stop", "stop_token_ids"):
+        stops = body.get(name)
+        stops = stops if isinstance(stops, list) else [stops]
+        if len(stops) > STOPS_MAX or any(isinstance(stop, str) and len(stop) > _STOP_CHARS for stop in stops):
+            raise BadRequestError(f"{name} must be at most {STOPS_MAX} of at most {_STOP_CHARS} characters")
 
 
 def _check_parts(parts: Sequence[Any], where: str) -> None:

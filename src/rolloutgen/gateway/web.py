@@ -31,6 +31,8 @@ IN_FLIGHT_MAX: Final = 64
 """Requests of one attempt at one time."""
 BYTES_MAX: Final = 4 * bodies.MAX_BYTES
 """And their bodies together; one that does not tell its length counts as the largest."""
+COUNTED_MAX_BYTES: Final = 8 * 2**20
+"""Of a request for the tokens of a text: the answer is many times as large."""
 _LARGE_BYTES: Final = 2**20
 _READ_BYTES: Final = 2**20
 _JSON: Final = "application/json"
@@ -192,7 +194,10 @@ class _Routes:
         return _answer(200, jsons.dumps(await tokenize(body, self._shared.pins, self._shared.upstream)))
 
     async def _parsed(self, request: web.Request) -> Json:
+        """The body of a question about tokens."""
         raw = await _read(request)
+        if len(raw) > COUNTED_MAX_BYTES:
+            raise _RefusedError(413, f"no more than {COUNTED_MAX_BYTES} bytes are counted")
         async with self._turn(len(raw)):
             return bodies.parse(raw)
 

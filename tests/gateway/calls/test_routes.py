@@ -9,7 +9,7 @@ import pytest
 from fakes.answers import Fault
 from fakes.upstream import Upstream as FakeServer
 from rolloutgen.gateway.bodies import MAX_BYTES
-from rolloutgen.gateway.web import IN_FLIGHT_MAX
+from rolloutgen.gateway.web import COUNTED_MAX_BYTES, IN_FLIGHT_MAX
 from rolloutgen.transcript.recorder import MESSAGES_MAX
 
 from .conftest import CONTEXT_LEN, HELLO, Gates, until
@@ -99,6 +99,9 @@ async def test_tokenize_is_no_turn(gate: Gates) -> None:
         (b'{"messages": ["hello"]}', r"messages[0] must be"),
         (b'{"messages": [{"role": "user"}], "tools": "all"}', "tools must be"),
         (b'{"messages": [{"role": "user"}], "stream": "yes"}', "stream must be"),
+        (b'{"messages": [{"role": "user"}], "stop": [' + b'"x",' * 64 + b'"x"]}', "stop must be"),
+        (b'{"messages": [{"role": "user"}], "stop": "' + b"x" * 4097 + b'"}', "stop must be"),
+        (b'{"messages": [{"role": "user"}], "stop_token_ids": [' + b"1," * 64 + b"1]}", "stop_token_ids must be"),
         (b'{"messages": [{"x": ' + b"[" * 300 + b"]" * 300 + b"}]}", "cannot be passed on"),
         (b'{"messages": [{"role": "user"}], "x": ' + b"[" * 300 + b"]" * 300 + b"}", "cannot be passed on"),
         (b'{"messages": [{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", "not valid JSON"),
@@ -124,6 +127,9 @@ async def test_a_body_has_a_largest_size(gate: Gates) -> None:
         attempt = g.attempt()
         said = await attempt.ask(io.BytesIO(b" " * (MAX_BYTES + 1)))
         assert (await attempt.chat()).status == 200
+        for path in ("/tokenize", "/v1/messages/count_tokens"):
+            counted = await attempt.ask(io.BytesIO(b'{"prompt": "%b"}' % (b"x" * COUNTED_MAX_BYTES)), path)
+            assert counted.status == 413
     assert (said.status, said.body["error"]["code"]) == (413, 413)
 
 
