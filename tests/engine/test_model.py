@@ -170,7 +170,8 @@ async def test_a_restart_of_the_server_does_not_count_against_the_agents_limit(p
 async def test_c1_a_slow_model_is_the_agents_own_time(play: Play, reward: bytes, result: Result) -> None:
     """Our own limit ends the call: that is no failure of the model's."""
     play.backend.reward = reward
-    outcome = await play.run(says("ls", Answer("exit", delay_sec=3600)), AGENT_TIMEOUT_SEC="3")
+    slow = says("ls", Answer("exit", delay_sec=3600))
+    outcome = await play.run(slow, AGENT_TIMEOUT_SEC="3", MODEL_CALL_TIMEOUT_SEC="600")
     assert (outcome.result, outcome.flags, outcome.turns) == (result, (Flag.AGENT_TIMEOUT,), 1)
     assert play.graded
     assert play.last_line["ending"] == "agent_timeout"
@@ -189,7 +190,7 @@ async def test_a_server_that_fell_silent_makes_a_timeout_an_error_but_not_a_pass
         return Answer()
 
     play.backend.reward = reward
-    outcome = await play.run(doubt, AGENT_TIMEOUT_SEC="3")
+    outcome = await play.run(doubt, AGENT_TIMEOUT_SEC="3", MODEL_CALL_TIMEOUT_SEC="600")
     assert (outcome.cause, outcome.is_verdict) == (cause, cause is None)
     assert outcome.times.lost_sec > 0.5
 
