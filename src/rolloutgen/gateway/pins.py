@@ -5,7 +5,7 @@ the run's own, and every other field stays here. Forced decoding is one of them:
 a tool becomes ``auto``, and a tool's ``strict`` and ``parallel_tool_calls`` of false are taken off: vLLM would sample
 from a grammar then (seen in 0.32).
 With SAMPLING_PASSTHROUGH=1 the sampling is the scaffold's; what touches the server rather than the sampling still
-stays here.
+stays here. What changes here what a call carries raises ``scaffold.PINS_VERSION``.
 """
 
 from collections.abc import Iterable, Mapping

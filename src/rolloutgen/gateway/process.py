@@ -27,6 +27,7 @@ from rolloutgen.gateway.upstream import Upstream
 from rolloutgen.gateway.watch import Watch
 from rolloutgen.gateway.web import make_app, make_runner
 from rolloutgen.processes import Process, gone, raise_fd_limit
+from rolloutgen.serving import data_parallel, gpus_seen
 from rolloutgen.serving.first import first
 from rolloutgen.settings import Settings
 
@@ -84,6 +85,7 @@ class _Gateway:
 
     async def live(self) -> None:
         """Until cancelled. Raises GatewayFailedError before it is ready."""
+        await asyncio.to_thread(gpus_seen)  # it may ask a slow driver; the answer is kept
         with bind_outside(self._settings) as door:
             await first(self._follow(), self._serve(door))
 
@@ -125,7 +127,7 @@ class _Gateway:
             pins=Pins.of(self._settings),
             server=self._server,
             upstream=upstream,
-            places=Places(self._policy.gateway_max_inflight),
+            places=Places(self._policy.gateway_max_inflight * data_parallel(self._settings, gpus_seen())),
             hold_sec=self._policy.gateway_hold_sec,
             system_first=self._record.system_first,
         )
