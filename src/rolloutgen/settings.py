@@ -236,7 +236,7 @@ class Settings:
     )
     gateway_max_inflight: int | None = knob(
         integer(1, 100_000),
-        "calls at one time at each engine of the server (there are GEN_DP); more wait in the gateway, fairly between trials",
+        "calls at one time at each engine of the server (GEN_DP); more wait in the gateway, fairly between trials",
         layer="serving",
         scope="model",
     )
