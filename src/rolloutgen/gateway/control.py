@@ -96,7 +96,7 @@ class Control:
 
     async def _end_leases(self, number: int) -> None:
         """The driver that listened is gone, or takes this gateway for gone: nobody else will end its attempts."""
-        orphans = [attempt_id for attempt_id, watch in self._leases.items() if watch <= number]
+        orphans = [attempt_id for attempt_id, watch in self._leases.items() if watch == number]
         for attempt_id in orphans:
             del self._leases[attempt_id]
         ends = [self._attempts.close(attempt_id, {"reason": "the driver is gone"}) for attempt_id in orphans]
