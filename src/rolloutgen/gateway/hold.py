@@ -2,10 +2,12 @@
 
 import math
 import time
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from rolloutgen.backoff import growing
-from rolloutgen.gateway.failures import TryFailedError
+from rolloutgen.gateway.errors import BadRequestError
+from rolloutgen.gateway.failures import RefusedError, TryFailedError
 from rolloutgen.gateway.ledger import Call
 from rolloutgen.gateway.server import ServerState
 
@@ -87,3 +89,30 @@ class Hold:
             raise GivenUpError(f"{self._why} (again and again, while the server answers others)", down=False)
         if time.monotonic() > self._deadline:
             raise GivenUpError(f"{self._why} (held for GATEWAY_HOLD_SEC={self._hold_sec:g} s)", down=self._down)
+
+
+async def held[T](hold: Hold, call: Call, ask: Callable[[], Awaitable[T]]) -> T:
+    """A short question beside the agent's calls waits for the server as they do. ``call`` has ended on return.
+
+    Raises GivenUpError, and what ``ask`` raises but for TryFailedError.
+    """
+    try:
+        while True:
+            await hold.until_ready()
+            call.trying()
+            try:
+                answer = await ask()
+            except TryFailedError as failure:
+                hold.failed(failure)
+                await hold.pause(failure.retry_after_sec)
+            else:
+                call.told()
+                return answer
+    except (RefusedError, BadRequestError):
+        call.refused()
+        raise
+    except GivenUpError as error:
+        call.failed(str(error), down=error.down)
+        raise
+    finally:
+        call.aborted()  # where it has ended already this says nothing

@@ -99,6 +99,10 @@ class Call:
             self._ledger.pulse.beat()
             self._ledger.count_answer(self, finish_reason, usage or {}, tool_calls, markup=markup)
 
+    def told(self) -> None:
+        """What it asked was no answer of the model's: vLLM's front told it, so its engine may be dead all the same."""
+        self.refused()
+
     def refused(self, *, context: bool = False, max_turns: bool = False) -> None:
         """The request was bad (4xx). ``context``: it does not fit; ``max_turns``: the agent has had its turns."""
         if self._end():

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The calls of one attempt so far, side calls (titles, condensers) counted apart; seconds are of all calls.
+    """The calls of one attempt so far; side calls (titles, condensers, counts of tokens) are counted apart, and seconds
+    are of all calls.
 
     ``turns`` counts answered calls of the agent itself. ``tools_offered``: one of those carried tools; ``tool_calls``
     counts those that the model made, ``markup`` answers with a tool call left in the text and none beside it.

@@ -1,4 +1,4 @@
-"""Questions about tokens, answered by vLLM's /tokenize: no calls of the model, so neither turns nor recorded."""
+"""Questions about tokens, answered by vLLM's /tokenize: neither turns of an agent nor recorded, but held like calls."""
 
 from collections.abc import Mapping
 from typing import Any, Final

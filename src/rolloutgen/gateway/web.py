@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -18,7 +19,8 @@ from rolloutgen.gateway import anthropic, bodies, jsons
 from rolloutgen.gateway.attempts import Attempts, AttemptState, KeyDeadError
 from rolloutgen.gateway.errors import BadRequestError
 from rolloutgen.gateway.exchange import Exchange, Shared
-from rolloutgen.gateway.failures import RefusedError, TryFailedError
+from rolloutgen.gateway.failures import RefusedError
+from rolloutgen.gateway.hold import GivenUpError, Hold, held
 from rolloutgen.gateway.pins import Pinned, pin_chat, pin_completion
 from rolloutgen.gateway.surfaces import Messages, OpenAi, Surface
 from rolloutgen.gateway.tokenize import count_tokens, tokenize
@@ -184,14 +186,20 @@ class _Routes:
             raise _RefusedError(400, f"this attempt has had its {state.max_turns} turns (MAX_TURNS)")
         return Exchange(self._shared, request, state, call, surface, pinned, data)
 
-    async def _count_tokens(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
+    async def _count_tokens(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
         shared, body = self._shared, await self._parsed(request)
-        counted = await count_tokens(body, shared.pins, shared.upstream, system_first=shared.system_first)
-        return _answer(200, jsons.dumps(counted))
+        asked = partial(count_tokens, body, shared.pins, shared.upstream, system_first=shared.system_first)
+        return await self._beside(state, asked)
 
-    async def _tokenize(self, request: web.Request, _: AttemptState) -> web.StreamResponse:
+    async def _tokenize(self, request: web.Request, state: AttemptState) -> web.StreamResponse:
         body = await self._parsed(request)
-        return _answer(200, jsons.dumps(await tokenize(body, self._shared.pins, self._shared.upstream)))
+        return await self._beside(state, partial(tokenize, body, self._shared.pins, self._shared.upstream))
+
+    async def _beside(self, state: AttemptState, ask: Callable[[], Awaitable[Mapping[str, Any]]]) -> web.Response:
+        """A question about tokens: no turn, and not in the transcript, but held like a call, and its wait is told."""
+        call = state.begin(side=True, tools=False)
+        hold = Hold(self._shared.server, call, self._shared.hold_sec, self._shared.first_wait_sec)
+        return _answer(200, jsons.dumps(await held(hold, call, ask)))
 
     async def _parsed(self, request: web.Request) -> Json:
         """The body of a question about tokens."""
@@ -216,7 +224,7 @@ def _told(error: Exception, surface: Surface) -> tuple[int, bytes]:
             status, text = 401, "no live key: its attempt has ended"
         case web.HTTPRequestEntityTooLarge():
             status, text = 413, f"the request is larger than {bodies.MAX_BYTES} bytes"
-        case TryFailedError():
+        case GivenUpError():
             status, text = _DOWN, "the model server does not answer"
         case ConnectionError():
             status, text = _LEFT, "the client has left"

@@ -4,6 +4,7 @@ import asyncio
 import io
 from typing import Any
 
+import aiohttp
 import pytest
 
 from fakes.answers import Fault
@@ -72,17 +73,47 @@ async def test_models(gate: Gates) -> None:
 
 
 async def test_tokenize_is_no_turn(gate: Gates) -> None:
-    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
-        attempt = g.attempt()
+    async with FakeServer(lambda _: "hello") as fake, gate(fake, hold_sec=0.2) as g:
+        attempt, alive = g.attempt(), g.attempts._pulse.last
         for path in ("/tokenize", "/v1/tokenize"):
             assert (await attempt.ask({"prompt": "three small words"}, path)).body["count"] == 3
             chat = await attempt.ask({"messages": HELLO, "chat_template": "{{ 1 }}", "model": "x"}, path)
             assert chat.body["count"] > 1
         assert (await attempt.ask({"prompt": 5}, "/tokenize")).status == 400
         report = attempt.report()
+        assert g.attempts._pulse.last == alive, "the engine has shown nothing of itself"
         await fake.stop()
         assert (await attempt.ask({"prompt": "x"}, "/tokenize")).status == 503
-    assert (report.calls, report.turns, fake.calls) == (0, 0, [])
+    assert (report.calls, report.side_calls, report.aborted, report.turns, fake.calls) == (0, 5, 0, 0, [])
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens"])
+async def test_counts_of_tokens_wait_for_a_restart_as_calls_do(gate: Gates, path: str) -> None:
+    """An agent that counts before it asks must not end for an outage; and its wait is not its time."""
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        await g.server.update("restarting", message="the engine died")
+        asked = asyncio.create_task(attempt.ask({"model": "m", "messages": HELLO}, path))
+        await until(lambda: attempt.report().held_sec > 0)
+        assert not asked.done()
+        await g.moved(fake)
+        said, report = await asked, attempt.report()
+        assert await attempt.calls() == []
+    assert said.status == 200
+    assert (report.failure, report.turns) == ("", 0)
+    assert report.held_sec > 0
+
+
+async def test_a_count_of_tokens_ends_with_its_key(gate: Gates) -> None:
+    async with FakeServer(lambda _: "hello") as fake, gate(fake) as g:
+        attempt = g.attempt()
+        await g.server.update("restarting", message="the engine died")
+        asked = asyncio.create_task(attempt.ask({"prompt": "x"}, "/tokenize"))
+        await until(lambda: attempt.report().held_sec > 0)
+        report = await attempt.close()
+        with pytest.raises(aiohttp.ClientError):
+            await asked
+    assert report.aborted == 1
 
 
 @pytest.mark.parametrize(
