@@ -1,12 +1,14 @@
 """What all tests share: real inputs, and the rule that a skip is never taken for a pass."""
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what was started with & ignores it, and children would too
 NO_SKIPS = os.environ.get("ROLLOUTGEN_TESTS_NO_SKIPS") == "1"
 
 

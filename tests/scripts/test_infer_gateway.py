@@ -39,6 +39,10 @@ class Launched:
 
 @pytest.fixture
 def launched(served: Runner) -> Launched:
+    return launch(served)
+
+
+def launch(served: Runner) -> Launched:
     process = served.start()
     driver = served.driver()
     return Launched(served, process, driver, mark_of(served), server_of(served), gateway_of(served))
@@ -137,8 +141,13 @@ def test_a_gateway_that_dies_later_is_started_again_and_once_a_minute_at_most(la
     assert launched.nothing_is_left()
 
 
-def test_a_server_that_failed_for_good_is_told_by_the_driver_itself(launched: Launched) -> None:
-    """The driver hears of it through the gateway; it is not ended by the launcher, and leaves its tables."""
+def test_a_server_that_failed_for_good_is_told_by_the_driver_itself(served: Runner) -> None:
+    """The driver hears of it through the gateway; it is not ended by the launcher, and leaves its tables.
+
+    No server answers an agent: one that had its answer would be with its verifier, for longer than the driver is given.
+    """
+    served.site.keys["VLLM_ENV"] = "STAND_IN=deaf=0"
+    launched = launch(served)
     for restarts in range(4):
         kill_server(launched, restarts)
     assert launched.process.wait(timeout=WAIT_SEC) == 1
